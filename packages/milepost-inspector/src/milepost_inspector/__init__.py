@@ -1,0 +1,3 @@
+"""The `milepost` command."""
+
+from __future__ import annotations
