@@ -1,0 +1,207 @@
+"""LangChain messages without pydantic: packed from the instance dict, rebuilt without validation.
+
+Both give exactly what the official serializer gives, but only for messages of the usual shape: an exact class known
+here, without extra attributes, with today's fields, each of the type that validation would leave as it is. The caller
+takes the official way for everything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from langchain_core.messages import (
+    AIMessage,
+    AIMessageChunk,
+    BaseMessage,
+    HumanMessage,
+    HumanMessageChunk,
+    SystemMessage,
+    SystemMessageChunk,
+    ToolMessage,
+    ToolMessageChunk,
+)
+
+_BASE: Final = ("content", "additional_kwargs", "response_metadata", "type", "name", "id")
+_AI: Final = (*_BASE, "tool_calls", "invalid_tool_calls", "usage_metadata")
+_AI_CHUNK: Final = (*_AI, "tool_call_chunks", "chunk_position")
+_TOOL: Final = (*_BASE, "tool_call_id", "artifact", "status")
+_CALL: Final = ("name", "args", "id", "type")
+_COUNTS: Final = ("input_tokens", "output_tokens", "total_tokens")
+
+_new = object.__new__
+_set = object.__setattr__
+
+
+def _plain_content(content: Any) -> bool:
+    kind = type(content)
+    if kind is str:
+        return True
+    if kind is not list:
+        return False
+    for part in content:
+        if type(part) is not dict and type(part) is not str:
+            return False
+    return True
+
+
+def _plain_call(call: Any) -> bool:
+    if type(call) is not dict or tuple(call) != _CALL:
+        return False
+    name, args, id, kind = call.values()
+    if type(name) is not str or type(args) is not dict or kind != "tool_call":
+        return False
+    if id is not None and type(id) is not str:
+        return False
+    for key in args:
+        if type(key) is not str:
+            return False
+    return True
+
+
+def _plain_usage(usage: Any) -> bool:
+    # Token details are rare enough, and lax validation of them subtle enough, to leave them to pydantic.
+    if type(usage) is not dict or tuple(usage) != _COUNTS:
+        return False
+    for count in usage.values():
+        if type(count) is not int:
+            return False
+    return True
+
+
+def _check_base(fields: dict[str, Any]) -> bool:
+    content, kwargs, metadata, _, name, id = fields.values()
+    return (
+        type(kwargs) is dict
+        and type(metadata) is dict
+        and (name is None or type(name) is str)
+        and (id is None or type(id) is str)
+        and _plain_content(content)
+    )
+
+
+def _check_ai(fields: dict[str, Any]) -> bool:
+    content, kwargs, metadata, _, name, id, calls, invalid, usage = fields.values()
+    if (
+        type(kwargs) is not dict
+        or type(metadata) is not dict
+        or (name is not None and type(name) is not str)
+        or (id is not None and type(id) is not str)
+        or (type(content) is not str and not _plain_content(content))
+        or type(calls) is not list
+        or type(invalid) is not list
+        or invalid
+        or (usage is not None and not _plain_usage(usage))
+    ):
+        return False
+    if calls:
+        for call in calls:
+            if not _plain_call(call):
+                return False
+        return True
+    # The validator would parse calls out of these.
+    return not kwargs.get("tool_calls")
+
+
+def _check_ai_chunk(fields: dict[str, Any]) -> bool:
+    values = tuple(fields.values())
+    chunks, position = values[9:]
+    calls, invalid, usage = values[6:9]
+    # Calls and their chunks are derived from each other when a chunk is built.
+    return (
+        all(type(part) is list and not part for part in (calls, invalid, chunks))
+        and (position is None or (position == "last" and type(position) is str and type(values[0]) is str))
+        and (usage is None or _plain_usage(usage))
+        and _check_base(dict(zip(_BASE, values, strict=False)))
+        and not fields["additional_kwargs"].get("tool_calls")
+    )
+
+
+def _check_tool(fields: dict[str, Any]) -> bool:
+    content, kwargs, metadata, _, name, id, call_id, _artifact, status = fields.values()
+    return (
+        type(kwargs) is dict
+        and type(metadata) is dict
+        and (name is None or type(name) is str)
+        and (id is None or type(id) is str)
+        and type(call_id) is str
+        and type(status) is str
+        and (status == "success" or status == "error")
+        and (type(content) is str or _plain_content(content))
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The usual shape of one message class."""
+
+    cls: type[BaseMessage]
+    module: str
+    name: str
+    names: tuple[str, ...]
+    """The fields, in the order in which an instance holds them."""
+    kind: str
+    """What its ``type`` field must say."""
+    check: Callable[[dict[str, Any]], bool]
+    """Whether validation would leave all of these fields (in order) as they are."""
+
+    def build(self, fields: Any) -> BaseMessage | None:
+        """The message that the class would make of `fields`, or None when it must be asked itself.
+
+        Takes `fields` over: it becomes the dict of the message.
+        """
+        if type(fields) is not dict or tuple(fields) != self.names or fields["type"] != self.kind:
+            return None
+        if not self.check(fields):
+            return None
+        message = _new(self.cls)
+        _set(message, "__dict__", fields)
+        _set(message, "__pydantic_fields_set__", set(self.names))
+        _set(message, "__pydantic_extra__", {})
+        _set(message, "__pydantic_private__", None)
+        return message
+
+
+def _usual(cls: type[BaseMessage], names: tuple[str, ...], validators: frozenset[str]) -> bool:
+    """Whether the installed class is the one that the checks above were written against."""
+    decorators = cls.__pydantic_decorators__
+    return (
+        tuple(cls.model_fields) == names
+        and frozenset(decorators.model_validators) == validators
+        and not cls.__private_attributes__
+        and cls.__pydantic_post_init__ is None
+        and not (
+            decorators.validators
+            or decorators.field_validators
+            or decorators.root_validators
+            or decorators.field_serializers
+            or decorators.model_serializers
+            or decorators.computed_fields
+        )
+    )
+
+
+def _shapes() -> dict[type, Shape]:
+    compat = frozenset({"_backwards_compat_tool_calls"})
+    coerce = frozenset({"coerce_args"})
+    chunk = compat | {"init_tool_calls", "init_server_tool_calls"}
+    known: list[tuple[type[BaseMessage], tuple[str, ...], frozenset[str], Callable[[dict[str, Any]], bool]]] = [
+        (HumanMessage, _BASE, frozenset(), _check_base),
+        (HumanMessageChunk, _BASE, frozenset(), _check_base),
+        (SystemMessage, _BASE, frozenset(), _check_base),
+        (SystemMessageChunk, _BASE, frozenset(), _check_base),
+        (AIMessage, _AI, compat, _check_ai),
+        (AIMessageChunk, _AI_CHUNK, chunk, _check_ai_chunk),
+        (ToolMessage, _TOOL, coerce, _check_tool),
+        (ToolMessageChunk, _TOOL, coerce, _check_tool),
+    ]
+    return {
+        cls: Shape(cls, cls.__module__, cls.__name__, names, cls.model_fields["type"].default, check)
+        for cls, names, validators, check in known
+        if _usual(cls, names, validators)
+    }
+
+
+SHAPES: Final = _shapes()
+BY_NAME: Final = {shape.name: shape for shape in SHAPES.values()}

@@ -1,0 +1,137 @@
+"""The serializer of values: LangGraph's, plus what that one loses."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Iterable
+from typing import Any, Final
+
+import ormsgpack
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
+from milepost.codec import exts
+from milepost.codec.exts import REGISTRY, Placeholder, Registered, Registry, register
+from milepost.codec.revive import Policy, Revival, Unknown
+from milepost.codec.walk import Level, TooDeep, Walk
+from milepost.errors import Corrupt, InvalidConfig, Unserializable
+
+__all__ = ["Placeholder", "Registered", "Serializer", "register"]
+
+
+class Serializer(JsonPlusSerializer):
+    """LangGraph's msgpack serializer, exact.
+
+    It reads every byte string that `JsonPlusSerializer` wrote, writes the same bytes for what that one rebuilds
+    exactly, and keeps what it loses: big integers, lone surrogates, tuples, odd dict keys, zones and folds, nested
+    enums, and so on. Classes are imported by name under LangGraph's rules (``allowed_msgpack_modules``,
+    ``LANGGRAPH_STRICT_MSGPACK``); nothing is pickled unless ``pickle_fallback`` is set.
+
+    `types` are stored through functions of the application, see `Registered`; `register` does it for all serializers.
+    `unknown` says what becomes of a stored object that cannot be rebuilt: ``"error"`` raises `Unserializable`,
+    ``"placeholder"`` gives a `Placeholder`, ``"payload"`` gives its data, as LangGraph does. `official` are the keyword
+    arguments of `JsonPlusSerializer`.
+
+    Raises `InvalidConfig` for an unusable `types` or `unknown`.
+    """
+
+    family: Final = "milepost"
+    """Serializers of one family read each other's bytes."""
+
+    def __init__(
+        self, *, types: Iterable[Registered[Any]] = (), unknown: Unknown = "error", **official: Any
+    ) -> None:
+        super().__init__(**official)
+        if unknown not in ("error", "placeholder", "payload"):
+            raise InvalidConfig(
+                f"unknown={unknown!r} is none of 'error', 'placeholder' and 'payload'.",
+                what="unknown",
+                value=repr(unknown)[:200],
+            )
+        registry = Registry(REGISTRY)
+        for entry in types:
+            registry.add(entry)
+        self._level = Level(registry)
+        self._unknown: Unknown = unknown
+        self._policy = self._make_policy()
+
+    def _make_policy(self) -> Policy:
+        return Policy(
+            self._allowed_msgpack_modules, self._unknown, self._level.registry, pickles=bool(self.pickle_fallback)
+        )
+
+    def with_msgpack_allowlist(self, extra_allowlist: Iterable[tuple[str, ...] | type]) -> Serializer:
+        """A serializer that also allows these classes, or itself when it does already."""
+        clone = super().with_msgpack_allowlist(extra_allowlist)
+        if clone is self:
+            return self
+        assert isinstance(clone, Serializer)  # noqa: S101  # a copy of self
+        clone._policy = clone._make_policy()
+        return clone
+
+    def encode(self, obj: Any) -> bytes:
+        """Exactly one msgpack object.
+
+        That of a list is an array header followed by the encoded elements. Raises `Unserializable` with the path to
+        what cannot be stored.
+        """
+        try:
+            return self._level.pack(obj)
+        except (TypeError, RecursionError):
+            pass  # the fast way gives no reason: the walk either finds one, or finds another way
+        try:
+            return Walk().pack(obj, self._level)
+        except Unserializable:
+            if not self.pickle_fallback:
+                raise
+        return exts.extension(exts.PICKLE, pickle.dumps(obj))
+
+    def decode(self, data: bytes | memoryview) -> Any:
+        """The value that `encode`, or LangGraph's serializer under the type ``msgpack``, made `data` from.
+
+        Raises `Corrupt` when `data` is no such value, and `Unserializable` when the value cannot be rebuilt here.
+        """
+        revival = Revival(self._policy)
+        hook = self._unpack_ext_hook if self._custom_unpack_ext_hook else revival.hook
+        try:
+            return ormsgpack.unpackb(data, ext_hook=hook, option=ormsgpack.OPT_NON_STR_KEYS)
+        except (ValueError, TypeError, RecursionError) as exc:
+            if revival.error is not None:
+                raise revival.error from revival.error.__cause__
+            raise Corrupt(f"a stored value is not whole msgpack: {exc}", damage="value") from exc
+
+    def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
+        """LangGraph's protocol. Raises `Unserializable`."""
+        if obj is None:
+            return "null", b""
+        if isinstance(obj, bytes):
+            return "bytes", obj
+        if isinstance(obj, bytearray):
+            return "bytearray", obj
+        try:
+            return "msgpack", self._level.pack(obj)
+        except (TypeError, RecursionError):
+            pass  # as in `encode`
+        try:
+            return "msgpack", Walk().pack(obj, self._level)
+        except Unserializable:
+            if not self.pickle_fallback:
+                raise
+        return "pickle", pickle.dumps(obj)
+
+    def loads_typed(self, data: tuple[str, bytes]) -> Any:
+        """LangGraph's protocol. Raises `Corrupt` and `Unserializable`."""
+        kind, payload = data
+        if kind == "msgpack":
+            return self.decode(payload)
+        if kind in ("null", "bytes", "bytearray", "json") or (kind == "pickle" and self.pickle_fallback):
+            try:
+                return super().loads_typed(data)
+            except ValueError as exc:
+                raise Corrupt(f"a stored value of type {kind!r} cannot be read: {exc}", damage="value") from exc
+        advice = (
+            "Read it with pickle_fallback=True, if you trust whoever can write to the store"
+            if kind == "pickle"
+            else "Is a key missing, or was it written with another serializer?"
+        )
+        raise Unserializable(f"a stored value has the type {kind!r}, which is not read. {advice}.", path="", type=kind)
