@@ -1,0 +1,33 @@
+"""LangGraph checkpointers that store each value once, on files, Postgres or Redis, with one behaviour."""
+
+from milepost.connect import connect
+from milepost.errors import (
+    Conflict,
+    Corrupt,
+    FormatTooNew,
+    InvalidConfig,
+    LeaseLost,
+    MilepostError,
+    SchemaMismatch,
+    ThreadDeleted,
+    TooLarge,
+    Unavailable,
+    Unserializable,
+)
+from milepost.saver import Saver
+
+__all__ = [
+    "Conflict",
+    "Corrupt",
+    "FormatTooNew",
+    "InvalidConfig",
+    "LeaseLost",
+    "MilepostError",
+    "Saver",
+    "SchemaMismatch",
+    "ThreadDeleted",
+    "TooLarge",
+    "Unavailable",
+    "Unserializable",
+    "connect",
+]

@@ -1,0 +1,358 @@
+"""The codec: checkpoints and pending writes to rows of a store, and back. Pure computing: it never talks to a store."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import ormsgpack
+from langgraph.checkpoint.base import WRITES_IDX_MAP, ChannelVersions, Checkpoint, CheckpointMetadata
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from milepost.codec.coding import Coding, OwnCoding, coding_for, own_serializer
+from milepost.codec.envelope import Vault, unwrap, wrap
+from milepost.codec.header import Header, front, open_header, reseal_header, seal_header
+from milepost.codec.items import Inline, Item, Piece, cut
+from milepost.codec.layout import TYPED, Address, Layout, Placer, from_wire, spans_of, to_wire
+from milepost.codec.memo import Memory, ThreadMemo
+from milepost.codec.pack import repack, reseal_pack, seal_pack
+from milepost.codec.shelf import Shelf
+from milepost.errors import Corrupt, Unserializable
+from milepost.store import Batch, CheckpointRow, Pack, Span, WriteRow, merge_spans
+
+Facets = dict[str, str | int | float | bool]
+
+FACET_LENGTH = 256
+"""A string of the metadata that is longer is not a facet: no filter finds it by the store's help."""
+
+
+@dataclass(slots=True)
+class Draft:
+    """A put after encoding, before its items have addresses. It holds no live value but those in `unchanged`."""
+
+    thread: str
+    ns: str
+    id: str
+    parent: str | None
+    ancestors: tuple[str, ...]
+    front: bytes
+    facets: Facets
+    versions: Mapping[str, Any]
+    pieces: dict[str, Piece | Layout]
+    """By channel, in order; a layout where the parent's is referred to."""
+    unchanged: dict[str, Any]
+    """The values of those, should the store be found to have lost them."""
+    epoch: int | None
+    """The generation of those layouts."""
+
+
+@dataclass(slots=True)
+class Placed:
+    """A draft with addresses: what goes to the store, and what is learned when the store has acknowledged it."""
+
+    row: CheckpointRow
+    packs: tuple[Pack, ...]
+    generation: int | None
+    fresh: list[Item]
+    writer: int
+    first: int
+    values: dict[str, tuple[object, Layout]]
+    reused: int
+
+
+@dataclass(slots=True)
+class DraftWrite:
+    """One pending write after encoding."""
+
+    task: str
+    idx: int
+    path: str
+    channel: str
+    piece: Piece
+
+
+@dataclass(slots=True)
+class PlacedWrites:
+    rows: tuple[WriteRow, ...]
+    generation: int | None
+    fresh: list[tuple[list[Item], int, int]] = field(default_factory=list)
+    """Per row: its new items, and the address of the first."""
+
+
+class Codec:
+    """Encodes with one serializer; shared by everything that uses this serializer object."""
+
+    def __init__(self, serde: SerializerProtocol, memory: Memory, vault: Vault | None) -> None:
+        self.serde = serde
+        self._own = own_serializer(serde)
+        self._own_coding = OwnCoding(self._own)
+        self._coding: Coding = self._own_coding if self._own is serde else coding_for(serde)
+        self._typed = TYPED if self._coding.typed else 0
+        self._memory = memory
+        self._vault = vault
+
+    @property
+    def seals(self) -> bool:
+        """Whether anything of the metadata may be told to the store."""
+        return self._vault is not None or self._coding.secret
+
+    # Writing: draft (at once, while the values are what they are), place (when the store's state is known), learn.
+
+    def draft(
+        self,
+        thread: str,
+        ns: str,
+        parent: str | None,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> Draft:
+        """Encode a checkpoint. Raises `Unserializable` naming thread, channel and path."""
+        memo = self._memory.thread(thread)
+        versions = dict(checkpoint["channel_versions"])
+        pieces: dict[str, Piece | Layout] = {}
+        unchanged: dict[str, Any] = {}
+        with memo.lock:
+            memo.speak(self._coding)
+            epoch = memo.epoch
+            before = (memo.values(ns, parent) if parent is not None else None) or {}
+            for channel, value in checkpoint["channel_values"].items():
+                if channel not in new_versions and channel in versions and channel in before:
+                    label, layout = before[channel]
+                    if type(label) is type(versions[channel]) and label == versions[channel]:
+                        pieces[channel], unchanged[channel] = layout, value
+                        continue
+                pieces[channel] = self._cut(memo, thread, ns, channel, value)
+        try:
+            encoded = front(checkpoint, metadata, self.serde)
+        except Unserializable as exc:
+            raise Unserializable(
+                f"the metadata or versions of checkpoint {checkpoint['id']!r} of thread {thread!r} cannot be stored: "
+                f"{exc.message}",
+                **{**exc.facts, "thread": thread, "channel": None},
+            ) from exc
+        return Draft(
+            thread=thread,
+            ns=ns,
+            id=checkpoint["id"],
+            parent=parent,
+            ancestors=tuple(id for id in (metadata.get("parents") or {}).values() if isinstance(id, str)),
+            front=encoded,
+            facets={} if self.seals else facets(metadata),
+            versions=versions,
+            pieces=pieces,
+            unchanged=unchanged,
+            epoch=epoch,
+        )
+
+    def _cut(self, memo: ThreadMemo, thread: str, ns: str, channel: str, value: Any) -> Piece:
+        try:
+            piece = cut(value, self._coding, memo.piece(ns, channel))
+        except Unserializable as exc:
+            raise _of_channel(exc, thread, channel) from exc
+        memo.keep_piece(ns, channel, piece)
+        return piece
+
+    def place(self, draft: Draft, *, everything: bool = False) -> Placed:
+        """Give a draft addresses; with `everything`, as if the store had nothing of the thread yet."""
+        memo = self._memory.thread(draft.thread)
+        with memo.lock:
+            if draft.unchanged and (everything or memo.epoch != draft.epoch):
+                # Where the parent's values lay is over: they are encoded after all.
+                for channel, value in draft.unchanged.items():
+                    draft.pieces[channel] = self._cut(memo, draft.thread, draft.ns, channel, value)
+                draft.unchanged = {}
+            placer = self._placer(memo, [p for p in draft.pieces.values() if not isinstance(p, tuple)], everything)
+            layouts = {
+                channel: piece if isinstance(piece, tuple) else placer.layout(piece, self._typed)
+                for channel, piece in draft.pieces.items()
+            }
+            epoch = memo.epoch
+        spans = merge_spans(span for layout in layouts.values() for span in spans_of(layout))
+        header = seal_header(
+            draft.front, list(layouts.values()), draft.thread, draft.ns, draft.id, self._vault
+        )
+        row = CheckpointRow(draft.ns, draft.id, draft.parent, header, spans, draft.facets, draft.ancestors)
+        return Placed(
+            row=row,
+            packs=(self._pack(draft.thread, placer),) if placer.fresh else (),
+            generation=epoch if placer.refers_elsewhere(spans) else None,
+            fresh=placer.fresh,
+            writer=placer.writer,
+            first=placer.first,
+            values={channel: (draft.versions.get(channel), layout) for channel, layout in layouts.items()},
+            reused=sum(span.count for span in spans) - len(placer.fresh),
+        )
+
+    def learn(self, thread: str, placed: Placed, generation: int) -> None:
+        """The store has acknowledged `placed`."""
+        memo = self._memory.thread(thread)
+        with memo.lock:
+            memo.at(generation)
+            memo.learn(placed.fresh, placed.writer, placed.first)
+            memo.keep_values(placed.row.ns, placed.row.id, placed.values)
+
+    def draft_writes(
+        self, thread: str, writes: Sequence[tuple[str, Any]], task: str, path: str
+    ) -> list[DraftWrite]:
+        """Encode the pending writes of a task. Raises `Unserializable` naming thread, channel and path."""
+        drafts: list[DraftWrite] = []
+        for at, (channel, value) in enumerate(writes):
+            try:
+                piece = cut(value, self._coding)
+            except Unserializable as exc:
+                raise _of_channel(exc, thread, channel) from exc
+            drafts.append(DraftWrite(task, WRITES_IDX_MAP.get(channel, at), path, channel, piece))
+        return drafts
+
+    def place_writes(
+        self, thread: str, ns: str, checkpoint: str, drafts: Sequence[DraftWrite], *, everything: bool = False
+    ) -> PlacedWrites:
+        """Give writes addresses. Each row brings its own new items: one that loses its place takes them along."""
+        memo = self._memory.thread(thread)
+        rows: list[WriteRow] = []
+        fresh: list[tuple[list[Item], int, int]] = []
+        generation: int | None = None
+        with memo.lock:
+            memo.speak(self._coding)
+            for draft in drafts:
+                placer = self._placer(memo, [draft.piece], everything)
+                layout = placer.layout(draft.piece, self._typed)
+                spans = merge_spans(spans_of(layout))
+                if placer.refers_elsewhere(spans):
+                    generation = memo.epoch
+                writers: dict[int, int] = {}
+                wire = to_wire(layout, writers)
+                about = _about_write(thread, ns, checkpoint, draft.task, draft.idx)
+                value = wrap(ormsgpack.packb([list(writers), wire]), vault=self._vault, about=about)
+                pack = self._pack(thread, placer) if placer.fresh else None
+                rows.append(WriteRow(draft.task, draft.idx, draft.path, draft.channel, value, spans, pack))
+                fresh.append((placer.fresh, placer.writer, placer.first))
+        return PlacedWrites(tuple(rows), generation, fresh)
+
+    def learn_writes(
+        self, thread: str, placed: PlacedWrites, accepted: Sequence[bool], generation: int
+    ) -> None:
+        """The store has acknowledged the rows that are `accepted`; the items of the others are not stored."""
+        memo = self._memory.thread(thread)
+        with memo.lock:
+            memo.at(generation)
+            for kept, (items, writer, first) in zip(accepted, placed.fresh, strict=True):
+                if kept and items:
+                    memo.learn(items, writer, first)
+
+    def reset(self, thread: str) -> None:
+        """Forget the thread: it is gone, or another one now."""
+        self._memory.forget(thread)
+
+    def _placer(self, memo: ThreadMemo, pieces: Sequence[Piece], everything: bool) -> Placer:
+        if not everything and any(not isinstance(piece, Inline) for piece in pieces):
+            memo.digest_raw(self._coding, self._vault)
+        known: Mapping[bytes, Address] = {} if everything else memo.known
+        placer = Placer(known, None if everything else memo.epoch, self._memory.addresses.allocate)
+        placer.gather(pieces)
+        return placer
+
+    def _pack(self, thread: str, placer: Placer) -> Pack:
+        items = [item.coding.finish(item.plain) for item in placer.fresh]
+        sums = [item.sum for item in placer.fresh]
+        return seal_pack(thread, placer.writer, placer.first, items, sums, self._vault)
+
+    # Reading.
+
+    def header(self, thread: str, row: CheckpointRow) -> Header:
+        """Raises `Corrupt`, `FormatTooNew`, `Unserializable`."""
+        return open_header(
+            row.header, thread, row.ns, row.id, own=self._own, serde=self.serde, vault=self._vault
+        )
+
+    def metadata(self, thread: str, ns: str, id: str, header: bytes) -> dict[str, Any]:
+        """The metadata of a header. Raises as `header` does."""
+        return open_header(header, thread, ns, id, own=self._own, serde=self.serde, vault=self._vault).metadata
+
+    def shelf(self, thread: str, packs: Sequence[Pack]) -> Shelf:
+        """The packs of a thread, ready to read values from."""
+        return Shelf(thread, packs, self._vault)
+
+    def value(self, thread: str, channel: str, layout: Layout, shelf: Shelf) -> Any:
+        """Decode one value. Raises `Corrupt`, or `Unserializable` naming thread and channel."""
+        try:
+            return shelf.value(layout, self._own_coding, self._coding)
+        except Unserializable as exc:
+            raise _of_channel(exc, thread, channel) from exc
+
+    def values(self, thread: str, header: Header, shelf: Shelf) -> dict[str, Any]:
+        """Decode all channel values of a checkpoint."""
+        return {channel: self.value(thread, channel, layout, shelf) for channel, layout in header.layouts.items()}
+
+    def write_layout(self, thread: str, ns: str, checkpoint: str, row: WriteRow) -> Layout:
+        """Where the value of a pending write lies."""
+        about = _about_write(thread, ns, checkpoint, row.task, row.idx)
+        payload = unwrap(row.value, vault=self._vault, about=about)
+        try:
+            writers, wire = ormsgpack.unpackb(payload)
+        except (ValueError, TypeError) as exc:
+            raise Corrupt(f"a pending write to {row.channel!r} does not make sense", damage="write") from exc
+        return from_wire(wire, writers)
+
+    def remember(self, thread: str, generation: int, row: CheckpointRow, header: Header, packs: Sequence[Pack]) -> None:
+        """A checkpoint was read: the next put may refer to what it holds."""
+        memo = self._memory.thread(thread)
+        versions = header.checkpoint.get("channel_versions") or {}
+        values = {channel: (versions.get(channel), layout) for channel, layout in header.layouts.items()}
+        with memo.lock:
+            memo.at(generation)
+            memo.keep_values(row.ns, row.id, values)
+            memo.keep_raw(thread, packs)
+
+    # Moving: bytes that are bound to their place are bound to another one.
+
+    def reseal(self, source: str, target: str, batch: Batch) -> Batch:
+        """`batch` of thread `source` for thread `target`. The same bytes, unless there are keys."""
+        vault = self._vault
+        if vault is None:
+            return batch
+        rows = tuple(
+            replace(row, header=reseal_header(row.header, source, target, row.ns, row.id, vault)) for row in batch.rows
+        )
+        writes: list[tuple[str, str, WriteRow]] = []
+        for ns, id, row in batch.writes:
+            payload = unwrap(row.value, vault=vault, about=_about_write(source, ns, id, row.task, row.idx))
+            value = wrap(payload, vault=vault, about=_about_write(target, ns, id, row.task, row.idx))
+            writes.append((ns, id, replace(row, value=value)))
+        packs = tuple(reseal_pack(pack, source, target, vault) for pack in batch.packs)
+        return replace(batch, rows=rows, writes=tuple(writes), packs=packs)
+
+    def repack(self, thread: str, pack: Pack, live: Sequence[Span]) -> list[Pack]:
+        """The parts of `pack` that `live` needs, as packs of their own."""
+        return repack(thread, pack, live, self._vault)
+
+
+def facets(metadata: Mapping[str, Any]) -> Facets:
+    """The scalars of `metadata` that a store may index."""
+    return {
+        key: value
+        for key, value in metadata.items()
+        if type(value) in (bool, int, float, str)
+        and not (isinstance(value, str) and (len(value) > FACET_LENGTH or not _plain(value)))
+        and not (isinstance(value, int) and not -(1 << 53) <= value <= 1 << 53)
+        and not (isinstance(value, float) and not math.isfinite(value))
+        and _plain(key)
+    }
+
+
+def _plain(text: str) -> bool:
+    return "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
+
+
+def _about_write(thread: str, ns: str, checkpoint: str, task: str, idx: int) -> bytes:
+    return b"write\0" + "\0".join((thread, ns, checkpoint, task, str(idx))).encode("utf-8", "surrogatepass")
+
+
+def _of_channel(exc: Unserializable, thread: str, channel: str) -> Unserializable:
+    return Unserializable(
+        f"channel {channel!r} of thread {thread!r}: {exc.message}",
+        **{**exc.facts, "thread": thread, "channel": channel},
+    )

@@ -1,0 +1,132 @@
+"""What turns one value into bytes: Milepost's own serializer piece by piece, or a serializer that the user passed in.
+
+Plain bytes are what digests are made of; `finish` makes of them what is stored. They differ only for LangGraph's
+`EncryptedSerializer`, whose nonces would make equal items differ.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, cast
+
+import ormsgpack
+from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
+from milepost.codec.values import Serializer
+from milepost.errors import Corrupt, MilepostError, Unserializable
+
+
+class Coding(Protocol):
+    typed: bool
+    """Items are (type, bytes) pairs of a foreign serializer, not fragments that can be joined."""
+    splits: bool
+    """Lists and dicts may be cut into their elements. Not so for a serializer we know nothing about: it is used as it
+    is, for whole values."""
+
+    family: object
+    """Equal for codings whose plain bytes mean the same."""
+    secret: bool
+    """Plain bytes must not be told from what is stored."""
+
+    def encode(self, value: Any) -> bytes: ...
+
+    def finish(self, plain: bytes) -> bytes: ...
+
+    def plain(self, data: bytes) -> bytes:
+        """The inverse of `finish`."""
+        ...
+
+    def decode(self, data: bytes) -> Any: ...
+
+
+class OwnCoding:
+    """Fragments of msgpack: the fragments of a list's elements, joined behind an array header, are the list."""
+
+    typed = False
+    splits = True
+    secret = False
+
+    def __init__(self, serde: Serializer) -> None:
+        self.family = serde.family
+        self.encode = serde.encode
+        self.decode = serde.decode
+
+    def finish(self, plain: bytes) -> bytes:
+        return plain
+
+    def plain(self, data: bytes) -> bytes:
+        return data
+
+
+class TypedCoding:
+    """The (type, bytes) pairs of any serializer."""
+
+    typed = True
+
+    def __init__(self, serde: SerializerProtocol) -> None:
+        self._serde = serde
+        self._cipher = serde.cipher if type(serde) is EncryptedSerializer else None
+        self.secret = self._cipher is not None
+        self._dumps = serde.serde.dumps_typed if type(serde) is EncryptedSerializer else serde.dumps_typed
+        self.splits = type(serde) in (EncryptedSerializer, JsonPlusSerializer)
+        self.family = (type(serde), id(self._cipher) if self._cipher else 0 if self.splits else id(serde))
+
+    def encode(self, value: Any) -> bytes:
+        try:
+            pair = self._dumps(value)
+        except MilepostError:
+            raise
+        except Exception as exc:
+            raise Unserializable(
+                f"{type(self._serde).__name__} cannot store a value of type {_dotted(value)}: {exc}",
+                path="",
+                type=_dotted(value),
+            ) from exc
+        return ormsgpack.packb(list(pair))
+
+    def finish(self, plain: bytes) -> bytes:
+        if self._cipher is None:
+            return plain
+        kind, data = ormsgpack.unpackb(plain)
+        name, sealed = self._cipher.encrypt(data)
+        return ormsgpack.packb([f"{kind}+{name}", sealed])
+
+    def plain(self, data: bytes) -> bytes:
+        if self._cipher is None:
+            return data
+        kind, sealed = ormsgpack.unpackb(data)
+        plain_kind, _, name = kind.partition("+")
+        return ormsgpack.packb([plain_kind, self._cipher.decrypt(name, sealed)])
+
+    def decode(self, data: bytes) -> Any:
+        try:
+            kind, payload = cast("list[Any]", ormsgpack.unpackb(data))
+        except (ValueError, TypeError) as exc:
+            raise Corrupt("a stored value is not a (type, bytes) pair", damage="item") from exc
+        return self._serde.loads_typed((kind, payload))
+
+
+def own_serializer(serde: SerializerProtocol) -> Serializer:
+    """What reads values that Milepost's serializer wrote when the saver's serializer is (now) another one."""
+    if isinstance(serde, Serializer):
+        return serde
+    return Serializer()
+
+
+def coding_for(serde: SerializerProtocol) -> Coding:
+    """How a saver with this serializer encodes."""
+    return OwnCoding(serde) if isinstance(serde, Serializer) else TypedCoding(serde)
+
+
+def array_header(count: int) -> bytes:
+    """The msgpack header of an array of `count` elements."""
+    if count < 16:
+        return bytes((0x90 | count,))
+    if count < 1 << 16:
+        return b"\xdc" + count.to_bytes(2, "big")
+    return b"\xdd" + count.to_bytes(4, "big")
+
+
+def _dotted(value: object) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"

@@ -1,0 +1,142 @@
+"""The outermost layer of everything stored: format number, flags, checksum, and around the payload zstd and AES-GCM.
+
+    byte 0      format number, `FORMAT`
+    byte 1      flags: 1 compressed (zstd), 2 sealed (AES-256-GCM); other bits must be zero
+    bytes 2-5   CRC-32 (zlib's) of the rest, little endian
+    rest        payload; when sealed: length of the key id (1 byte), key id, nonce (12 bytes), ciphertext and tag
+
+A payload is compressed before it is sealed.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+import zlib
+from collections.abc import Mapping
+from typing import Any, Protocol, cast
+
+from milepost.errors import Corrupt, FormatTooNew, InvalidConfig, Unavailable
+
+FORMAT = 1
+
+_HEAD = struct.Struct("<BBI")
+_COMPRESSED, _SEALED = 1, 2
+
+
+class _Zstd(Protocol):
+    def compress(self, data: bytes, level: int) -> bytes: ...
+
+    def decompress(self, data: bytes) -> bytes: ...
+
+
+def _find_zstd() -> _Zstd | None:
+    # In the standard library since 3.14; before that the backport comes with the backends that store much.
+    try:
+        if sys.version_info >= (3, 14):
+            from compression import zstd
+        else:
+            from backports import zstd
+    except ImportError:
+        return None
+    return cast("_Zstd", zstd)
+
+
+_zstd = _find_zstd()
+
+
+class Vault:
+    """Keys for sealing what is stored.
+
+    `keys` maps a key id (at most 255 bytes of UTF-8) to 16, 24 or 32 bytes; new bytes are sealed with `active`, the
+    first one by default, and any of them opens what it sealed. Rotation is: add a key, make it active, rewrite.
+    """
+
+    def __init__(self, keys: Mapping[str, bytes], active: str | None = None) -> None:
+        try:
+            from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+        except ImportError as exc:
+            raise InvalidConfig(
+                "encryption needs the package cryptography: pip install 'milepost[crypto]'", what="keys"
+            ) from exc
+        if not keys:
+            raise InvalidConfig("a vault needs at least one key", what="keys")
+        for name, key in keys.items():
+            if len(key) not in (16, 24, 32) or not 0 < len(name.encode()) < 256:
+                raise InvalidConfig(
+                    f"key {name!r} has {len(key)} bytes: a key has 16, 24 or 32 bytes, and an id of 1 to 255 bytes",
+                    what="keys",
+                )
+        self._active = active if active is not None else next(iter(keys))
+        if self._active not in keys:
+            raise InvalidConfig(f"the active key {self._active!r} is not among the keys {sorted(keys)}", what="active")
+        self._ciphers: dict[str, Any] = {name: AESGCM(key) for name, key in keys.items()}
+
+    def seal(self, payload: bytes, about: bytes) -> bytes:
+        """`payload` encrypted and bound to `about` (what it is and where it belongs)."""
+        nonce = os.urandom(12)
+        name = self._active.encode()
+        sealed: bytes = self._ciphers[self._active].encrypt(nonce, payload, about)
+        return bytes((len(name),)) + name + nonce + sealed
+
+    def open(self, sealed: bytes, about: bytes) -> bytes:
+        """What `seal` took. Raises `InvalidConfig` for an unknown key, `Corrupt` if it does not verify."""
+        from cryptography.exceptions import InvalidTag
+
+        end = 1 + sealed[0]
+        name = sealed[1:end].decode("utf-8", "replace")
+        if name not in self._ciphers:
+            raise InvalidConfig(
+                f"this was sealed with key {name!r}, which is not among the keys {sorted(self._ciphers)}", what="keys"
+            )
+        try:
+            payload: bytes = self._ciphers[name].decrypt(sealed[end : end + 12], sealed[end + 12 :], about)
+        except InvalidTag as exc:
+            raise Corrupt(
+                f"bytes sealed with key {name!r} do not verify: they were changed or moved", damage="seal"
+            ) from exc
+        return payload
+
+
+def wrap(payload: bytes, *, compress_over: int | None = None, vault: Vault | None = None, about: bytes = b"") -> bytes:
+    """`payload` in an envelope; compressed if it is over `compress_over` bytes and that saves a fifth."""
+    flags = 0
+    if compress_over is not None and len(payload) > compress_over and _zstd is not None:
+        smaller = _zstd.compress(payload, 1)
+        if len(smaller) * 5 <= len(payload) * 4:
+            payload, flags = smaller, _COMPRESSED
+    if vault is not None:
+        payload, flags = vault.seal(payload, about), flags | _SEALED
+    return _HEAD.pack(FORMAT, flags, zlib.crc32(payload)) + payload
+
+
+def unwrap(data: bytes, *, vault: Vault | None = None, about: bytes = b"") -> bytes:
+    """The payload of an envelope.
+
+    Raises `FormatTooNew` for a format of a later release, `Corrupt` for anything damaged, `InvalidConfig` for sealed
+    bytes without their key, `Unavailable` for compressed bytes where no zstd is installed.
+    """
+    if len(data) < _HEAD.size:
+        raise Corrupt(f"an envelope of {len(data)} bytes is cut short", damage="cut short")
+    version, flags, checksum = _HEAD.unpack_from(data)
+    payload = data[_HEAD.size :]
+    if version > FORMAT:
+        raise FormatTooNew(
+            f"these bytes have format {version}; this release reads up to {FORMAT}. Upgrade milepost.",
+            found=version,
+            supported=FORMAT,
+        )
+    if version == 0 or flags > _COMPRESSED | _SEALED or zlib.crc32(payload) != checksum:
+        raise Corrupt("an envelope's checksum does not match its bytes", damage="checksum")
+    if flags & _SEALED:
+        if vault is None:
+            raise InvalidConfig("these bytes are sealed, and no keys were given: pass keys=…", what="keys")
+        payload = vault.open(payload, about)
+    if flags & _COMPRESSED:
+        if _zstd is None:
+            raise Unavailable(
+                "these bytes are compressed with zstd: pip install backports.zstd", backend="codec", op="read"
+            )
+        payload = _zstd.decompress(payload)
+    return payload

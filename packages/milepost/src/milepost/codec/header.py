@@ -1,0 +1,144 @@
+"""Headers: everything about a checkpoint but its values, and where those lie.
+
+The payload is a msgpack array of two: the front, encoded when the put was asked for, and the back ``[writers,
+layouts]``, which needs the addresses. A front is one of
+
+    [0, names, versions, channel_versions, versions_seen, rest, metadata]     written by Milepost's serializer
+    [1, names, (type, bytes) of the checkpoint, (type, bytes) of the metadata]     by a serializer of the user's
+
+`names` is a table of channel names and `versions` one of version labels, since both recur; LangGraph's 50 character
+labels are kept as a number and a fraction where that gives back the very same text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ormsgpack
+from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from milepost.codec.coding import array_header
+from milepost.codec.envelope import Vault, unwrap, wrap
+from milepost.codec.layout import Layout, from_wire, to_wire
+from milepost.codec.pack import COMPRESS_OVER
+from milepost.codec.values import Serializer
+from milepost.errors import Corrupt
+
+_OWN, _FOREIGN = 0, 1
+_LABELS = (str, int, float)
+
+
+@dataclass(slots=True)
+class Header:
+    """A decoded header. `checkpoint` has every key but ``channel_values``."""
+
+    checkpoint: dict[str, Any]
+    metadata: dict[str, Any]
+    layouts: dict[str, Layout]
+
+
+def _about(thread: str, ns: str, id: str) -> bytes:
+    return b"header\0" + "\0".join((thread, ns, id)).encode("utf-8", "surrogatepass")
+
+
+def front(checkpoint: Checkpoint, metadata: CheckpointMetadata, serde: SerializerProtocol) -> bytes:
+    """Encode what is known when a put is asked for. Raises `Unserializable`."""
+    body = {key: value for key, value in checkpoint.items() if key != "channel_values"}
+    names = list(checkpoint["channel_values"])
+    if not isinstance(serde, Serializer):
+        return ormsgpack.packb(
+            [_FOREIGN, names, list(serde.dumps_typed(body)), list(serde.dumps_typed(dict(metadata)))]
+        )
+    tables = _tables(names, body)
+    if tables is None:
+        return serde.encode([_OWN, names, None, None, None, body, dict(metadata)])
+    del body["channel_versions"], body["versions_seen"]
+    return serde.encode([_OWN, *tables, body, dict(metadata)])
+
+
+def _tables(names: list[str], body: Mapping[str, Any]) -> list[Any] | None:
+    """[names, versions, channel_versions, versions_seen] in numbers, or None if they are not what LangGraph makes."""
+    versions, seen = body.get("channel_versions"), body.get("versions_seen")
+    if not _labels(versions) or type(seen) is not dict or not all(map(_labels, seen.values())):
+        return None
+    at_name = {name: at for at, name in enumerate(names)}
+    # By type too: 1, 1.0 and True are equal, and a thread's versions must keep their type.
+    at_version: dict[tuple[type, Any], int] = {}
+
+    def numbers(labels: Mapping[str, Any]) -> list[int]:
+        flat: list[int] = []
+        for name, label in labels.items():
+            flat.append(at_name.setdefault(name, len(at_name)))
+            flat.append(at_version.setdefault((type(label), label), len(at_version)))
+        return flat
+
+    current = numbers(versions)
+    read = {node: numbers(labels) for node, labels in seen.items()}
+    return [list(at_name), [_short(label) for _, label in at_version], current, read]
+
+
+def _labels(value: Any) -> bool:
+    return type(value) is dict and all(
+        type(name) is str and type(label) in _LABELS for name, label in value.items()
+    )
+
+
+def _short(label: Any) -> Any:
+    if type(label) is str and len(label) > 33 and label[32] == "." and label[:32].isascii() and label[:32].isdigit():
+        number = int(label[:32])
+        try:
+            fraction = float(label[33:])
+        except ValueError:
+            return label
+        if number < 1 << 63 and _long(number, fraction) == label:
+            return [number, fraction]
+    return label
+
+
+def _long(number: int, fraction: float) -> str:
+    return f"{number:032}.{fraction:016}"
+
+
+def seal_header(
+    front: bytes, layouts: Sequence[Layout], thread: str, ns: str, id: str, vault: Vault | None
+) -> bytes:
+    """The whole header. `layouts` are those of the front's first names, in order."""
+    writers: dict[int, int] = {}
+    wires = [to_wire(layout, writers) for layout in layouts]
+    payload = array_header(2) + front + ormsgpack.packb([list(writers), wires])
+    return wrap(payload, compress_over=COMPRESS_OVER, vault=vault, about=_about(thread, ns, id) if vault else b"")
+
+
+def open_header(
+    data: bytes, thread: str, ns: str, id: str, *, own: Serializer, serde: SerializerProtocol, vault: Vault | None
+) -> Header:
+    """Verify and decode a header. Raises `Corrupt`, `FormatTooNew`, and `Unserializable` for its metadata."""
+    payload = unwrap(data, vault=vault, about=_about(thread, ns, id) if vault else b"")
+    decoded = own.decode(payload)
+    try:
+        (kind, names, *parts), (writers, wires) = decoded
+        layouts = {name: from_wire(wire, writers) for name, wire in zip(names, wires, strict=False)}
+        if kind == _FOREIGN:
+            body, metadata = parts
+            return Header(serde.loads_typed(tuple(body)), serde.loads_typed(tuple(metadata)), layouts)
+        versions, current, read, rest, metadata = parts
+        if versions is not None:
+            labels = [_long(*label) if type(label) is list else label for label in versions]
+            rest["channel_versions"] = _named(current, names, labels)
+            rest["versions_seen"] = {node: _named(flat, names, labels) for node, flat in read.items()}
+    except (ValueError, TypeError, IndexError) as exc:
+        raise Corrupt(f"the header of checkpoint {id!r} does not make sense: {exc}", damage="header") from exc
+    return Header(rest, metadata, layouts)
+
+
+def reseal_header(data: bytes, source: str, target: str, ns: str, id: str, vault: Vault) -> bytes:
+    """A header of thread `source`, bound to thread `target`."""
+    payload = unwrap(data, vault=vault, about=_about(source, ns, id))
+    return wrap(payload, compress_over=COMPRESS_OVER, vault=vault, about=_about(target, ns, id))
+
+
+def _named(flat: Sequence[int], names: Sequence[str], labels: Sequence[Any]) -> dict[str, Any]:
+    return {names[flat[at]]: labels[flat[at + 1]] for at in range(0, len(flat), 2)}

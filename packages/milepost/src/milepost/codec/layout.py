@@ -1,0 +1,181 @@
+"""Layouts: where the values of a checkpoint or of a pending write lie.
+
+A layout is a nested tuple, the same in memory and (with writers as small numbers) in a header:
+
+    (INLINE, data)                    the encoded value itself
+    (ONE, writer, number, sum)        one item, and its checksum
+    (MANY, count, runs, digest)       a list of `count` elements: runs of items, each (writer, first, n), and the
+                                      CRC-32 over the items' checksums in order
+    (KEYED, keys, values)             a dict, as the layouts of two lists
+    (DELTA, inner)                    the snapshot of a delta channel
+
+`TYPED` is added to the kind when items are pairs of a foreign serializer instead of msgpack fragments.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from milepost.codec.items import Delta, Inline, Item, Keyed, Many, One, Piece
+from milepost.errors import Corrupt
+from milepost.store import Span
+
+INLINE, ONE, MANY, KEYED, DELTA = range(5)
+TYPED = 8
+
+Layout = tuple[Any, ...]
+Address = tuple[int, int, int]
+"""(writer, number, sum)."""
+
+
+class Placer:
+    """Gives addresses to the items of one draft: known ones where the thread has them, new ones otherwise."""
+
+    def __init__(
+        self, known: Mapping[bytes, Address], epoch: int | None, allocate: Callable[[int], tuple[int, int]]
+    ) -> None:
+        self._known = known
+        self._epoch = epoch
+        self._allocate = allocate
+        self._new: dict[bytes, Item] = {}
+        self._number = 0
+        self.writer = 0
+        self.first = 0
+        self.fresh: list[Item] = []
+        """The items of the pack to be, in order."""
+        self.reused = 0
+
+    def gather(self, pieces: Sequence[Piece]) -> None:
+        """Find out which items are new and number them. Call once, before `layout`."""
+        for piece in pieces:
+            for item in _items(piece, self._epoch):
+                if item.epoch is not None and item.epoch == self._epoch:
+                    continue
+                known = self._known.get(item.digest)
+                if known is not None:
+                    item.writer, item.number, item.sum = known
+                    item.epoch = self._epoch
+                else:
+                    item.epoch = None
+                    if item.digest not in self._new:
+                        self._new[item.digest] = item
+                        self.fresh.append(item)
+        if self.fresh:
+            self.writer, self.first = self._allocate(len(self.fresh))
+            for at, item in enumerate(self.fresh):
+                item.writer, item.number = self.writer, self.first + at
+
+    def layout(self, piece: Piece, typed: int) -> Layout:
+        """The layout of `piece`; `typed` is `TYPED` or 0."""
+        if isinstance(piece, Inline):
+            return (INLINE + typed, piece.data)
+        if isinstance(piece, One):
+            item = self._settled(piece.item)
+            return (ONE + typed, item.writer, item.number, item.sum)
+        if isinstance(piece, Many):
+            runs: list[tuple[int, int, int]] = []
+            crc = 0
+            for block in piece.blocks:
+                if block.epoch is None or block.epoch != self._epoch:
+                    block.runs = _runs(list(map(self._settled, block.items)))
+                    block.resum()
+                    whole = all(item.epoch is not None and item.epoch == self._epoch for item in block.items)
+                    block.epoch = self._epoch if whole else None
+                crc = zlib.crc32(block.sums, crc)
+                for run in block.runs:
+                    _extend(runs, run)
+            return (MANY + typed, piece.count, tuple(runs), crc)
+        if isinstance(piece, Keyed):
+            return (KEYED + typed, self.layout(piece.keys, typed), self.layout(piece.values, typed))
+        return (DELTA + typed, self.layout(piece.inner, typed))
+
+    def refers_elsewhere(self, spans: Sequence[Span]) -> bool:
+        """Whether any of `spans` lies outside the pack to be."""
+        own = Span(self.writer, self.first, len(self.fresh))
+        return any(
+            span.writer != own.writer or span.first < own.first or span.first + span.count > own.first + own.count
+            for span in spans
+        )
+
+    def _settled(self, item: Item) -> Item:
+        # An equal item of the same draft was numbered in its place.
+        return item if item.epoch is not None else self._new.get(item.digest, item)
+
+
+def _items(piece: Piece, epoch: int | None) -> Iterator[Item]:
+    if isinstance(piece, One):
+        yield piece.item
+    elif isinstance(piece, Many):
+        for block in piece.blocks:
+            if block.epoch is None or block.epoch != epoch:
+                yield from block.items
+    elif isinstance(piece, Keyed):
+        yield from _items(piece.keys, epoch)
+        yield from _items(piece.values, epoch)
+    elif isinstance(piece, Delta):
+        yield from _items(piece.inner, epoch)
+
+
+def _extend(runs: list[tuple[int, int, int]], run: tuple[int, int, int]) -> None:
+    if runs:
+        writer, first, count = runs[-1]
+        if writer == run[0] and first + count == run[1]:
+            runs[-1] = (writer, first, count + run[2])
+            return
+    runs.append(run)
+
+
+def _runs(items: Sequence[Item]) -> list[tuple[int, int, int]]:
+    runs: list[tuple[int, int, int]] = []
+    for item in items:
+        _extend(runs, (item.writer, item.number, 1))
+    return runs
+
+
+def spans_of(layout: Layout) -> Iterator[Span]:
+    """Every address the layout refers to, as spans, in no order."""
+    kind = layout[0] & ~TYPED
+    if kind == ONE:
+        yield Span(layout[1], layout[2], 1)
+    elif kind == MANY:
+        for run in layout[2]:
+            yield Span(*run)
+    elif kind in (KEYED, DELTA):
+        for inner in layout[1:]:
+            yield from spans_of(inner)
+
+
+def to_wire(layout: Layout, writers: dict[int, int]) -> list[Any]:
+    """`layout` for a header; each writer is replaced by its place in the table `writers`, which grows."""
+    kind = layout[0] & ~TYPED
+    if kind == ONE:
+        return [layout[0], writers.setdefault(layout[1], len(writers)), layout[2], layout[3]]
+    if kind == MANY:
+        flat: list[int] = []
+        for writer, first, count in layout[2]:
+            flat += (writers.setdefault(writer, len(writers)), first, count)
+        return [layout[0], layout[1], flat, layout[3]]
+    if kind in (KEYED, DELTA):
+        return [layout[0], *(to_wire(inner, writers) for inner in layout[1:])]
+    return list(layout)
+
+
+def from_wire(wire: Sequence[Any], writers: Sequence[int]) -> Layout:
+    """The inverse of `to_wire`. Raises `Corrupt` for anything that is no layout."""
+    try:
+        kind = wire[0] & ~TYPED
+        if kind == INLINE:
+            return (wire[0], wire[1])
+        if kind == ONE:
+            return (wire[0], writers[wire[1]], wire[2], wire[3])
+        if kind == MANY:
+            flat = wire[2]
+            runs = tuple((writers[flat[at]], flat[at + 1], flat[at + 2]) for at in range(0, len(flat), 3))
+            return (wire[0], wire[1], runs, wire[3])
+        if kind in (KEYED, DELTA):
+            return (wire[0], *(from_wire(inner, writers) for inner in wire[1:]))
+    except (TypeError, IndexError) as exc:
+        raise Corrupt("a header's layout does not make sense", damage="layout") from exc
+    raise Corrupt(f"a header's layout has the unknown kind {wire[0]!r}", damage="layout")

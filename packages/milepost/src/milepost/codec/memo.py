@@ -1,0 +1,185 @@
+"""What a saver remembers of threads it wrote or read, so that it can refer to what is stored instead of sending it.
+
+Forgetting costs bytes, never correctness: whatever is not remembered is sent again.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+
+from milepost.codec.coding import Coding
+from milepost.codec.envelope import Vault
+from milepost.codec.items import Item, Piece, digest_of_plain, watched, weight
+from milepost.codec.layout import Address, Layout
+from milepost.codec.pack import open_pack
+from milepost.store import Pack
+
+RAW_LIMIT = 8 << 20
+"""Bytes of read packs kept until a put wants to know what is in them."""
+_CHECKPOINTS = 8
+_KNOWN_COST = 200
+
+Values = Mapping[str, tuple[object, Layout]]
+"""Of one checkpoint: channel -> (version label, layout)."""
+
+
+class Addresses:
+    """Hands out addresses: a random writer, and a counter. A forked process gets a writer of its own."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pid = -1
+        self._writer = 0
+        self._next = 0
+
+    def allocate(self, count: int) -> tuple[int, int]:
+        """(writer, first) of `count` addresses that nobody else will ever get."""
+        with self._lock:
+            if self._pid != os.getpid():
+                self._pid, self._writer, self._next = os.getpid(), secrets.randbits(63), 1
+            first = self._next
+            self._next += count
+            return self._writer, first
+
+
+class ThreadMemo:
+    """What is remembered of one thread. Guarded by `lock`, which is never held across anything but computing."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.epoch: int | None = None
+        """The generation that everything below is good for."""
+        self.known: dict[bytes, Address] = {}
+        self.size = 0
+        self.accounted = 0
+        """Of `size`, what `Memory` has counted."""
+        self.used = 0.0
+        self._family: object = None
+        self._pieces: dict[tuple[str, str], tuple[Piece, int]] = {}
+        self._values: OrderedDict[tuple[str, str], Values] = OrderedDict()
+        self._raw: list[tuple[str, Pack]] = []
+        self._raw_size = 0
+        self._packs: set[tuple[int, int]] = set()
+        """(writer, first) of the packs whose items are in `known`, or in `_raw` waiting for that."""
+
+    def at(self, epoch: int) -> None:
+        """Addresses of another generation than `epoch` are worth nothing from now on."""
+        if epoch != self.epoch:
+            self.epoch = epoch
+            self.known.clear()
+            self._values.clear()
+            self._forget_packs()
+
+    def speak(self, coding: Coding) -> None:
+        """Forget what was encoded in another way than `coding` does."""
+        if coding.family != self._family:
+            self._family = coding.family
+            self.known.clear()
+            self._pieces.clear()
+            self._forget_packs()
+
+    def piece(self, ns: str, channel: str) -> Piece | None:
+        found = self._pieces.get((ns, channel))
+        return found[0] if found else None
+
+    def keep_piece(self, ns: str, channel: str, piece: Piece) -> None:
+        """Keep what the guard can speak for; the rest would only take room."""
+        size = weight(piece) if watched(piece) else 0
+        old = self._pieces.pop((ns, channel), None)
+        if size:
+            self._pieces[ns, channel] = (piece, size)
+        self.size += size - (old[1] if old else 0)
+
+    def values(self, ns: str, id: str) -> Values | None:
+        return self._values.get((ns, id))
+
+    def keep_values(self, ns: str, id: str, values: Values) -> None:
+        self._values[ns, id] = values
+        self._values.move_to_end((ns, id))
+        while len(self._values) > _CHECKPOINTS:
+            self._values.popitem(last=False)
+
+    def learn(self, items: Sequence[Item], writer: int, first: int) -> None:
+        """The store acknowledged `items` under these addresses."""
+        for at, item in enumerate(items):
+            item.writer, item.number, item.epoch = writer, first + at, self.epoch
+            self.known[item.digest] = (writer, first + at, item.sum)
+        self._packs.add((writer, first))
+        self.size += _KNOWN_COST * len(items)
+
+    def keep_raw(self, thread: str, packs: Sequence[Pack]) -> None:
+        """Packs just read: what they hold is looked at when a put first needs to know."""
+        for pack in packs:
+            if pack[:2] not in self._packs and self._raw_size + len(pack.data) <= RAW_LIMIT:
+                self._packs.add(pack[:2])
+                self._raw.append((thread, pack))
+                self._raw_size += len(pack.data)
+                self.size += len(pack.data)
+
+    def digest_raw(self, coding: Coding, vault: Vault | None) -> None:
+        """Find out which values the packs read so far hold."""
+        raw, self._raw = self._raw, []
+        for thread, pack in raw:
+            # An item of another serializer or key, or a damaged one, is not known: then it is sent again.
+            with suppress(Exception):
+                opened = open_pack(thread, pack, vault)
+                for at, data in enumerate(opened.items(0, pack.count)):
+                    digest = digest_of_plain(coding.plain(data))
+                    self.known.setdefault(digest, (pack.writer, pack.first + at, opened.checksums[at]))
+                    self.size += _KNOWN_COST
+        self.size -= self._raw_size
+        self._raw_size = 0
+
+    def _forget_packs(self) -> None:
+        self._raw.clear()
+        self._raw_size = 0
+        self._packs.clear()
+        self._resize()
+
+    def _resize(self) -> None:
+        self.size = sum(size for _, size in self._pieces.values()) + _KNOWN_COST * len(self.known) + self._raw_size
+
+
+class Memory:
+    """The threads a saver remembers: the least recently used go when they are over `limit` bytes together, or when
+    they were not used for `idle` seconds. Shared by a saver's clones."""
+
+    def __init__(self, limit: int = 64 << 20, idle: float = 600.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limit = limit
+        self._idle = idle
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._threads: OrderedDict[str, ThreadMemo] = OrderedDict()
+        self._total = 0
+        self.addresses = Addresses()
+
+    def thread(self, thread: str) -> ThreadMemo:
+        """The memo of `thread`; what is over the limits is forgotten on this occasion."""
+        now = self._clock()
+        with self._lock:
+            memo = self._threads.get(thread)
+            if memo is None:
+                memo = self._threads[thread] = ThreadMemo()
+            self._threads.move_to_end(thread)
+            memo.used = now
+            self._total += memo.size - memo.accounted
+            memo.accounted = memo.size
+            while len(self._threads) > 1:
+                oldest = next(iter(self._threads.values()))
+                if self._total <= self._limit and now - oldest.used <= self._idle:
+                    break
+                self._total -= oldest.accounted
+                self._threads.popitem(last=False)
+            return memo
+
+    def forget(self, thread: str) -> None:
+        with self._lock:
+            memo = self._threads.pop(thread, None)
+            if memo is not None:
+                self._total -= memo.accounted

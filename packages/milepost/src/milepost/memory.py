@@ -1,0 +1,489 @@
+"""The memory store: the reference of the contract, and the store of tests and throw-away runs.
+
+Everything lives in dictionaries of this process behind one lock; each verb is one short critical section over it.
+"""
+
+from __future__ import annotations
+
+import bisect
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar, cast
+
+from milepost.errors import ThreadDeleted, Unavailable
+from milepost.store import (
+    Batch,
+    Chart,
+    CheckpointRow,
+    Drop,
+    Loaded,
+    Pack,
+    Port,
+    Put,
+    Query,
+    Snapshot,
+    Span,
+    Stats,
+    ThreadPage,
+    ThreadRow,
+    Tombstone,
+    WriteRow,
+    Wrote,
+    bare,
+    settle_row,
+    sort_key,
+)
+
+T = TypeVar("T")
+
+Place = tuple[str, str]
+"""(ns, checkpoint id)."""
+
+
+class _Packs:
+    """The packs of a thread, found by the addresses they hold."""
+
+    def __init__(self) -> None:
+        self._writers: dict[int, list[int]] = {}
+        self._packs: dict[tuple[int, int], Pack] = {}
+
+    def __iter__(self) -> Iterator[Pack]:
+        return iter(self._packs.values())
+
+    def __len__(self) -> int:
+        return len(self._packs)
+
+    def has(self, span: Span) -> bool:
+        pack = self._packs.get((span.writer, span.first))
+        return pack is not None and pack.count == span.count
+
+    def add(self, pack: Pack) -> None:
+        if (pack.writer, pack.first) not in self._packs:
+            bisect.insort(self._writers.setdefault(pack.writer, []), pack.first)
+            self._packs[pack.writer, pack.first] = pack
+
+    def remove(self, span: Span) -> None:
+        if self.has(span):
+            del self._packs[span.writer, span.first]
+            firsts = self._writers[span.writer]
+            del firsts[bisect.bisect_left(firsts, span.first)]
+
+    def overlapping(self, spans: Iterable[Span]) -> Iterator[Pack]:
+        for writer, first, count in spans:
+            firsts = self._writers.get(writer, [])
+            for at in range(max(bisect.bisect_right(firsts, first) - 1, 0), len(firsts)):
+                pack = self._packs[writer, firsts[at]]
+                if pack.first >= first + count:
+                    break
+                if pack.first + pack.count > first:
+                    yield pack
+
+
+@dataclass(slots=True)
+class _Thread:
+    generation: int
+    revision: int = 0
+    rows: dict[Place, CheckpointRow] = field(default_factory=dict)
+    order: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    """ns -> (sort key, id), ascending."""
+    writes: dict[Place, dict[tuple[str, int], WriteRow]] = field(default_factory=dict)
+    packs: _Packs = field(default_factory=_Packs)
+    created: float = 0.0
+    updated: float = 0.0
+
+    def head(self, ns: str) -> CheckpointRow | None:
+        order = self.order.get(ns)
+        return self.rows[ns, order[-1][1]] if order else None
+
+    def enter(self, row: CheckpointRow) -> None:
+        if (row.ns, row.id) not in self.rows:
+            bisect.insort(self.order.setdefault(row.ns, []), (row.key, row.id))
+        self.rows[row.ns, row.id] = row
+
+    def leave(self, place: Place) -> None:
+        row = self.rows.pop(place, None)
+        if row is not None:
+            order = self.order[row.ns]
+            del order[bisect.bisect_left(order, (row.key, row.id))]
+            if not order:
+                del self.order[row.ns]
+
+    def snapshot(self, thread: str, row: CheckpointRow, channels: Sequence[str] | None = None) -> Snapshot:
+        writes = self.writes.get((row.ns, row.id), {}).values()
+        kept = tuple(write for write in writes if channels is None or write.channel in channels)
+        return Snapshot(thread, row, kept, self.generation)
+
+    def packs_of(self, snapshots: Iterable[Snapshot], *, rows: bool = True) -> list[Pack]:
+        spans = {
+            span
+            for snapshot in snapshots
+            for spans in (snapshot.row.spans if rows else (), *(write.spans for write in snapshot.writes))
+            for span in spans
+        }
+        return list({(pack.writer, pack.first): pack for pack in self.packs.overlapping(spans)}.values())
+
+    def size(self) -> int:
+        return (
+            sum(len(row.header) for row in self.rows.values())
+            + sum(len(write.value) for writes in self.writes.values() for write in writes.values())
+            + sum(len(pack.data) for pack in self.packs)
+        )
+
+
+class _Data:
+    """What the flavours of one memory backend share."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.lock = threading.Lock()
+        self.clock = clock
+        self.threads: dict[str, _Thread] = {}
+        self.tombstones: dict[str, Tombstone] = {}
+        self.closed = False
+
+    def open(self, thread: str) -> _Thread:
+        """The thread, made when it is not there. Its generation is random: a generation never comes back."""
+        found = self.threads.get(thread)
+        if found is None:
+            now = self.clock()
+            found = self.threads[thread] = _Thread(secrets.randbits(63), created=now, updated=now)
+        return found
+
+    def generation(self, thread: str) -> int:
+        found = self.threads.get(thread)
+        return -1 if found is None else found.generation
+
+    def refuse_the_dead(self, thread: str, ns: str, named: Iterable[str], what: str) -> None:
+        tombstone = self.tombstones.get(thread)
+        if tombstone is None:
+            return
+        alive = self.threads.get(thread)
+        for id in named:
+            stored = alive is not None and any((space, id) in alive.rows for space in {ns, *alive.order})
+            if tombstone.refuses(id, stored=stored):
+                raise ThreadDeleted(
+                    f"thread {thread!r} was deleted: {what} descends from its former checkpoint {id!r} and was not "
+                    "stored. Start a new run on the thread without a checkpoint id.",
+                    thread=thread,
+                    checkpoint=id,
+                )
+
+
+class CallPort:
+    """The port of stores in this process: a request is a function of no arguments. It serves both flavours."""
+
+    async def call(self, request: object) -> object:
+        return cast("Callable[[], object]", request)()
+
+
+class MemoryStore:
+    """`milepost.store.Store` over dictionaries, behind any port whose requests are functions."""
+
+    def __init__(self, data: _Data, port: Port) -> None:
+        self._data = data
+        self._port = port
+
+    async def _step(self, step: Callable[[], T]) -> T:
+        data = self._data
+
+        def locked() -> T:
+            with data.lock:
+                if data.closed:
+                    raise Unavailable("the memory store is closed", backend="memory")
+                return step()
+
+        return cast("T", await self._port.call(locked))
+
+    async def setup(self) -> None:
+        await self._step(lambda: None)
+
+    async def put(self, thread: str, row: CheckpointRow, packs: Sequence[Pack], generation: int | None) -> Put:
+        data = self._data
+
+        def step() -> Put:
+            named = [id for id in (row.parent, *row.ancestors) if id]
+            data.refuse_the_dead(thread, row.ns, named, f"checkpoint {row.id!r}")
+            if generation is not None and generation != (current := data.generation(thread)):
+                return Put(True, current)
+            place = data.open(thread)
+            now = data.clock()
+            old = place.rows.get((row.ns, row.id))
+            if old is None:
+                parent = place.rows.get((row.ns, row.parent)) if row.parent is not None else None
+                key = sort_key(row.id, parent.key if parent else row.parent)
+                new = replace(row, key=key, at=now)
+            else:
+                new = replace(row, key=old.key, at=old.at)
+            for pack in packs:
+                place.packs.add(pack)
+            place.enter(new)
+            place.revision += 1
+            place.updated = now
+            return Put(False, place.generation)
+
+        return await self._step(step)
+
+    async def put_writes(
+        self, thread: str, ns: str, checkpoint: str, rows: Sequence[WriteRow], generation: int | None
+    ) -> Wrote:
+        data = self._data
+
+        def step() -> Wrote:
+            data.refuse_the_dead(thread, ns, (checkpoint,), f"writes of checkpoint {checkpoint!r}")
+            if generation is not None and generation != (current := data.generation(thread)):
+                return Wrote(True, current, ())
+            place = data.open(thread)
+            accepted = _take_writes(place, (ns, checkpoint), rows)
+            place.revision += 1
+            place.updated = data.clock()
+            return Wrote(False, place.generation, accepted)
+
+        return await self._step(step)
+
+    async def get(self, thread: str, ns: str, id: str | None) -> Loaded | None:
+        def step() -> Loaded | None:
+            place = self._data.threads.get(thread)
+            row = None if place is None else place.head(ns) if id is None else place.rows.get((ns, id))
+            if place is None or row is None:
+                return None
+            snapshot = place.snapshot(thread, row)
+            return Loaded((snapshot,), {thread: place.packs_of((snapshot,))})
+
+        return await self._step(step)
+
+    async def page(self, query: Query, after: tuple[str, ...] | None, limit: int, *, items: bool = True) -> Loaded:
+        def step() -> Loaded:
+            threads = self._data.threads
+            names = list(threads) if query.thread is None else [query.thread] if query.thread in threads else []
+            found = [
+                (row.key, name, row.ns, row)
+                for name in names
+                for row in _matching(threads[name], query)
+                if after is None or (row.key, name, row.ns) < after
+            ]
+            found.sort(key=lambda entry: entry[:3], reverse=True)
+            chosen, rest = found[:limit], found[limit:]
+            snapshots = tuple(threads[name].snapshot(name, row) for _, name, _, row in chosen)
+            packs: Mapping[str, Sequence[Pack]] = {
+                name: threads[name].packs_of(snapshot for snapshot in snapshots if snapshot.thread == name)
+                for name in ({snapshot.thread for snapshot in snapshots} if items else ())
+            }
+            return Loaded(snapshots, packs, chosen[-1][:3] if rest and chosen else None)
+
+        return await self._step(step)
+
+    async def lineage(
+        self,
+        thread: str,
+        ns: str,
+        id: str | None,
+        channels: Sequence[str] | None,
+        after: tuple[str, ...] | None,
+        limit: int,
+    ) -> Loaded | None:
+        def step() -> Loaded | None:
+            place = self._data.threads.get(thread)
+            if place is None:
+                return None
+            start = place.head(ns) if id is None else place.rows.get((ns, id))
+            if start is None:
+                return None
+            parent = start.parent if after is None else after[0]
+            found: list[Snapshot] = []
+            while len(found) < limit and parent is not None and (row := place.rows.get((ns, parent))) is not None:
+                found.append(place.snapshot(thread, row, channels))
+                parent = row.parent
+            more = parent is not None and (ns, parent) in place.rows
+            packs = place.packs_of(found, rows=False)
+            return Loaded(tuple(found), {thread: packs}, (parent,) if more and parent is not None else None)
+
+        return await self._step(step)
+
+    async def fetch(self, thread: str, spans: Sequence[Span]) -> Sequence[Pack]:
+        def step() -> Sequence[Pack]:
+            place = self._data.threads.get(thread)
+            if place is None:
+                return []
+            return list({(pack.writer, pack.first): pack for pack in place.packs.overlapping(spans)}.values())
+
+        return await self._step(step)
+
+    async def threads(self, after: tuple[str, ...] | None, limit: int) -> ThreadPage:
+        def step() -> ThreadPage:
+            names = sorted(name for name in self._data.threads if after is None or name > after[0])
+            rows = tuple(_thread_row(name, self._data.threads[name]) for name in names[:limit])
+            return ThreadPage(rows, (names[limit - 1],) if len(names) > limit else None)
+
+        return await self._step(step)
+
+    async def chart(self, thread: str) -> Chart | None:
+        def step() -> Chart | None:
+            place = self._data.threads.get(thread)
+            if place is None:
+                return None
+            return Chart(
+                token=f"{place.generation}:{place.revision}",
+                generation=place.generation,
+                rows=tuple(place.rows.values()),
+                writes={at: tuple(rows.values()) for at, rows in place.writes.items()},
+                packs=tuple(Span(pack.writer, pack.first, pack.count) for pack in place.packs),
+            )
+
+        return await self._step(step)
+
+    async def drop(self, thread: str, drop: Drop, token: str) -> bool:
+        def step() -> bool:
+            place = self._data.threads.get(thread)
+            if place is None or token != f"{place.generation}:{place.revision}":
+                return False
+            for at in drop.checkpoints:
+                place.leave(at)
+                place.writes.pop(at, None)
+            for ns, id, parent in drop.parents:
+                if (row := place.rows.get((ns, id))) is not None:
+                    place.rows[ns, id] = replace(row, parent=parent)
+            for span in drop.packs:
+                place.packs.remove(span)
+            for pack in drop.repacked:
+                place.packs.add(pack)
+            place.revision += 1
+            place.generation = secrets.randbits(63)
+            if not place.rows and not place.writes:
+                del self._data.threads[thread]
+            return True
+
+        return await self._step(step)
+
+    async def delete_thread(self, thread: str) -> None:
+        data = self._data
+
+        def step() -> None:
+            place = data.threads.pop(thread, None)
+            if place is not None:
+                ids = {id for _, id in (*place.rows, *place.writes)}
+                data.tombstones[thread] = Tombstone.of(ids, data.clock(), data.tombstones.get(thread))
+
+        await self._step(step)
+
+    async def export(self, thread: str, after: tuple[str, ...] | None, limit: int) -> Batch | None:
+        def step() -> Batch | None:
+            place = self._data.threads.get(thread)
+            if place is None:
+                return None
+            writes = tuple((ns, id, row) for (ns, id), rows in place.writes.items() for row in rows.values())
+            rows = tuple(sorted(place.rows.values(), key=lambda row: (row.key, row.ns)))
+            return Batch(rows, writes, tuple(place.packs))
+
+        return await self._step(step)
+
+    async def load(self, thread: str, batch: Batch) -> None:
+        data = self._data
+
+        def step() -> None:
+            data.tombstones.pop(thread, None)
+            place = data.open(thread)
+            for pack in batch.packs:
+                place.packs.add(pack)
+            for ns, id, row in batch.writes:
+                _take_writes(place, (ns, id), (row,))
+            for row in batch.rows:
+                place.leave((row.ns, row.id))
+                place.enter(row)
+            place.revision += 1
+            place.updated = data.clock()
+
+        await self._step(step)
+
+    async def stats(self, thread: str | None) -> Stats:
+        def step() -> Stats:
+            threads = self._data.threads
+            chosen = list(threads.values()) if thread is None else [threads[thread]] if thread in threads else []
+            return Stats(
+                threads=len(chosen),
+                checkpoints=sum(len(place.rows) for place in chosen),
+                writes=sum(len(rows) for place in chosen for rows in place.writes.values()),
+                packs=sum(len(place.packs) for place in chosen),
+                bytes=sum(place.size() for place in chosen),
+            )
+
+        return await self._step(step)
+
+    async def close(self) -> None:
+        self._data.closed = True
+
+
+class MemoryBackend:
+    """A store that lives as long as this object. Flavours and clones share it."""
+
+    name = "memory"
+    capabilities: frozenset[str] = frozenset()
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._data = _Data(clock)
+        self._store = MemoryStore(self._data, CallPort())
+
+    def blocking(self) -> MemoryStore:
+        return self._store
+
+    def asynchronous(self) -> MemoryStore:
+        return self._store
+
+    def over(self, port: Port) -> MemoryStore:
+        """The same data behind another port: for fault injection."""
+        return MemoryStore(self._data, port)
+
+    def close(self) -> None:
+        self._data.closed = True
+
+    async def aclose(self) -> None:
+        self._data.closed = True
+
+
+def _take_writes(place: _Thread, at: Place, rows: Sequence[WriteRow]) -> tuple[bool, ...]:
+    held = place.writes.setdefault(at, {})
+    accepted: list[bool] = []
+    for row in rows:
+        store, accept = settle_row(row, held.get((row.task, row.idx)))
+        if store:
+            held[row.task, row.idx] = bare(row)
+            if row.pack is not None:
+                place.packs.add(row.pack)
+        accepted.append(accept)
+    return tuple(accepted)
+
+
+def _matching(place: _Thread, query: Query) -> Iterator[CheckpointRow]:
+    for row in place.rows.values():
+        if query.ns is not None and row.ns != query.ns:
+            continue
+        if query.id is not None and row.id != query.id:
+            continue
+        if query.before is not None:
+            bound = place.rows.get((row.ns, query.before))
+            if row.key >= (query.before if bound is None else bound.key):
+                continue
+        if query.match is None or query.match(row.header):
+            yield row
+
+
+def _thread_row(name: str, place: _Thread) -> ThreadRow:
+    head = place.head("" if "" in place.order else max(place.order, default=""))
+    asked = any(
+        write.channel == "__interrupt__"
+        for ns in place.order
+        if (latest := place.head(ns)) is not None
+        for write in place.writes.get((ns, latest.id), {}).values()
+    )
+    return ThreadRow(
+        thread=name,
+        head=head.id if head else "",
+        namespaces=len(place.order),
+        checkpoints=len(place.rows),
+        writes=sum(len(rows) for rows in place.writes.values()),
+        bytes=place.size(),
+        created_at=place.created,
+        updated_at=place.updated,
+        waiting=asked,
+    )

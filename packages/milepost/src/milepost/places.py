@@ -1,0 +1,153 @@
+"""From LangGraph's configs to places in a store: who is asked for, checked before anything is read or written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+from uuid import UUID
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import EXCLUDED_METADATA_KEYS, CheckpointMetadata
+
+from milepost.errors import InvalidConfig, TooLarge
+from milepost.store import MAX_ID
+
+_CREDENTIAL = re.compile(
+    r"(?i)(^|[_\-. ])(api[_\-]?key|apikey|secrets?|passwords?|passwd|pwd|credentials?|authorization|bearer|cookies?|"
+    r"access[_\-]?token|auth[_\-]?token|refresh[_\-]?token|id[_\-]?token|token|private[_\-]?key|access[_\-]?key|"
+    r"secret[_\-]?key|client[_\-]?secret|connection[_\-]?string|dsn)$"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A checkpoint that a config names; ``id=None`` is the latest."""
+
+    thread: str
+    ns: str
+    id: str | None
+
+    def config(self, id: str | None) -> RunnableConfig:
+        """The config of a checkpoint of the same thread and namespace."""
+        return {"configurable": {"thread_id": self.thread, "checkpoint_ns": self.ns, "checkpoint_id": id}}
+
+
+def check_id(value: object, what: str) -> str:
+    """An id as text: ``1`` and ``"1"`` are the same. Raises `InvalidConfig`, or `TooLarge` over `MAX_ID` characters."""
+    if isinstance(value, str):
+        text = str(value)
+    elif isinstance(value, (int, UUID)) and not isinstance(value, bool):
+        text = str(value)
+    else:
+        raise InvalidConfig(
+            f"{what} is {_shown(value)}, of type {type(value).__name__}: it must be a string (or an int or UUID)",
+            what=what,
+            value=_shown(value),
+        )
+    if len(text) > MAX_ID:
+        raise TooLarge(
+            f"{what} has {len(text)} characters; at most {MAX_ID} are stored. Use a shorter id, or a hash of it.",
+            what=what,
+            size=len(text),
+            limit=MAX_ID,
+        )
+    if not text.isascii() or "\0" in text:
+        if "\0" in text:
+            raise InvalidConfig(f"{what} {_shown(text)} has a NUL character, which no id may have", what=what)
+        try:
+            text.encode()
+        except UnicodeEncodeError as exc:
+            raise InvalidConfig(
+                f"{what} {_shown(text)} has a lone surrogate, which is not text", what=what, value=_shown(text)
+            ) from exc
+    return text
+
+
+def check_thread(value: object, what: str = "thread_id") -> str:
+    """A thread id; it must not be empty."""
+    text = check_id(value, what)
+    if not text:
+        raise InvalidConfig(f"{what} is empty: give each thread an id of its own", what=what, value="''")
+    return text
+
+
+def check_list(value: object, what: str) -> list[str]:
+    """Several ids. A single string is refused: it would be taken for a list of its characters."""
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence | set | frozenset):
+        raise InvalidConfig(
+            f"{what} is {_shown(value)}: it must be a list of ids, such as [{_shown(value)}]",
+            what=what,
+            value=_shown(value),
+        )
+    return [check_thread(item, f"{what}[{at}]") for at, item in enumerate(cast("Sequence[object]", value))]
+
+
+def check_limit(value: object) -> int | None:
+    """How many to list: None is all, 0 nothing. Raises `InvalidConfig` for anything else but a positive int."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise InvalidConfig(
+            f"limit is {_shown(value)}: it must be a number of checkpoints, 0 or more, or None for all of them",
+            what="limit",
+            value=_shown(value),
+        )
+    return value
+
+
+def configurable(config: object) -> Mapping[str, Any]:
+    """``config["configurable"]``. Raises `InvalidConfig` when there is none."""
+    inner = config.get("configurable") if isinstance(config, Mapping) else None
+    if not isinstance(inner, Mapping):
+        raise InvalidConfig(
+            'the config has no "configurable": pass {"configurable": {"thread_id": "…"}}',
+            what="config",
+            value=_shown(config),
+        )
+    return cast("Mapping[str, Any]", inner)
+
+
+def place_of(config: object) -> Place:
+    """The checkpoint that `config` names. An absent or empty ``checkpoint_id`` is the latest, an absent
+    ``checkpoint_ns`` the root namespace."""
+    inner = configurable(config)
+    if inner.get("thread_id") is None:
+        raise InvalidConfig(
+            'the config has no thread_id: pass {"configurable": {"thread_id": "…"}}, with an id for each conversation',
+            what="thread_id",
+            value="None",
+        )
+    ns, id = inner.get("checkpoint_ns"), inner.get("checkpoint_id")
+    return Place(
+        check_thread(inner["thread_id"]),
+        "" if ns is None else check_id(ns, "checkpoint_ns"),
+        None if id is None or id == "" else check_id(id, "checkpoint_id"),
+    )
+
+
+def looks_like_credential(name: str) -> bool:
+    """Whether a configurable value of this name should not be written into metadata."""
+    return _CREDENTIAL.search(name) is not None
+
+
+def full_metadata(config: RunnableConfig, metadata: CheckpointMetadata) -> CheckpointMetadata:
+    """`metadata` with the scalars of the config, as LangGraph's ``get_checkpoint_metadata`` merges them: run_id,
+    user keys, … Here nothing loses a character, and what looks like a credential stays out."""
+    merged: dict[str, Any] = dict(metadata)
+    for source in (config.get("metadata"), config.get("configurable")):
+        for key, value in (source or {}).items():
+            if key in merged or key in EXCLUDED_METADATA_KEYS or key.startswith("__"):
+                continue
+            if isinstance(value, str):
+                if not looks_like_credential(key):
+                    merged[key] = str(value)
+            elif isinstance(value, (int, float)):
+                merged[key] = value
+    return cast("CheckpointMetadata", merged)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else text[:197] + "..."

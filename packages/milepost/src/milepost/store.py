@@ -1,0 +1,422 @@
+"""The contract of a backend: what a `Store` keeps, and the verbs it answers.
+
+A store keeps opaque bytes made by `milepost.codec`. It knows threads, namespaces, checkpoint ids, parents, addresses
+of items and the positions of pending writes; it never looks into a header, a value or a pack.
+
+Rules for every verb:
+
+- It is one atomic step (or, where said, bounded batches of them), and idempotent: a port may repeat it after a lost
+  reply, and the second answer is as good as the first.
+- It awaits nothing but its port. It raises `Unavailable` when the store cannot be reached; ``None`` means "not there".
+- Reads never write, and a reader sees the old state of a thread or the complete new one.
+- Ids are text without NUL and without lone surrogates, at most `MAX_ID` characters (the saver checks). Otherwise they
+  are arbitrary, and compared by code point.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol, runtime_checkable
+
+MAX_ID = 4096
+"""Longest thread id, namespace, checkpoint id, task id or task path, in characters. Longer ones are refused."""
+
+TOMBSTONE_IDS = 256
+"""How many of a deleted thread's newest checkpoint ids its tombstone names."""
+
+_TAIL = "\x01"
+
+
+class Span(NamedTuple):
+    """`count` consecutive items of one writer, the first of them numbered `first`."""
+
+    writer: int
+    """A random number of 63 bits, one per saver instance and process: two writers never share an address."""
+    first: int
+    count: int
+
+
+class Pack(NamedTuple):
+    """Items `first` to ``first + count - 1`` of `writer`, as the codec sealed them. Immutable once stored."""
+
+    writer: int
+    first: int
+    count: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRow:
+    """One checkpoint, as the store keeps it."""
+
+    ns: str
+    id: str
+    parent: str | None
+    header: bytes
+    spans: tuple[Span, ...] = ()
+    """Every item the header refers to, merged and sorted."""
+    facets: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    """Scalars of the metadata that a store may use to find candidates for a filter. Never the last word."""
+    ancestors: tuple[str, ...] = ()
+    """Checkpoint ids (of any namespace) that this put descends from. For the tombstone rule; need not be kept."""
+    key: str = ""
+    """The sort key. Given by the store when the checkpoint is first put (see `sort_key`), then fixed."""
+    at: float = 0.0
+    """Seconds since the epoch by the store's clock, at the first put. Given by the store."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRow:
+    """One pending write. Its place is (thread, ns, checkpoint, task, idx)."""
+
+    task: str
+    idx: int
+    path: str
+    channel: str
+    value: bytes
+    spans: tuple[Span, ...] = ()
+    pack: Pack | None = None
+    """New items of this row alone: stored only if the row is, and not handed out again with the row."""
+
+
+class Put(NamedTuple):
+    """Answer to `put`. When `stale`, nothing was written and `generation` is the thread's present one."""
+
+    stale: bool
+    generation: int
+
+
+class Wrote(NamedTuple):
+    """Answer to `put_writes`. `accepted[i]` tells whether row i is stored now; a row that lost to an earlier one of
+    its place is not, and neither are its items."""
+
+    stale: bool
+    generation: int
+    accepted: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One checkpoint with its pending writes (in any order)."""
+
+    thread: str
+    row: CheckpointRow
+    writes: tuple[WriteRow, ...]
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What `get`, `page` and `lineage` return: checkpoints, and per thread the packs their items lie in.
+
+    `packs` holds every stored pack that overlaps a span of the rows or writes asked for; what is missing from it is
+    missing from the store.
+    """
+
+    snapshots: tuple[Snapshot, ...]
+    packs: Mapping[str, Sequence[Pack]]
+    cursor: tuple[str, ...] | None = None
+    """Where the next page begins, or None when this was the last."""
+    damage: tuple[str, ...] = ()
+    """What the store had to skip because it did not verify, in words. The saver reports it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Which checkpoints `page` lists. All conditions must hold; ``None`` means any."""
+
+    thread: str | None = None
+    ns: str | None = None
+    id: str | None = None
+    before: str | None = None
+    """A checkpoint id: only checkpoints whose key is less than its key in their own namespace; an id that is not there
+    is compared as it stands."""
+    facets: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    """A store may leave out rows whose facets differ from these. It need not."""
+    match: Callable[[bytes], bool] | None = None
+    """The exact rule, on the header. A store that evaluates it in this process may leave out rows it refuses."""
+
+
+class ThreadRow(NamedTuple):
+    """One thread, without any channel data."""
+
+    thread: str
+    head: str
+    """Id of the latest checkpoint of the root namespace, or of the greatest namespace's where there is no root."""
+    namespaces: int
+    checkpoints: int
+    writes: int
+    bytes: int
+    """Bytes that the thread occupies in the store, roughly."""
+    created_at: float
+    updated_at: float
+    waiting: bool
+    """A head has a pending write to ``__interrupt__``: somebody is asked something."""
+
+
+class ThreadPage(NamedTuple):
+    rows: tuple[ThreadRow, ...]
+    cursor: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Everything about a thread but its values: what plans a prune."""
+
+    token: str
+    """Names this state of the thread. `drop` with it is refused as soon as anything was put since."""
+    generation: int
+    rows: tuple[CheckpointRow, ...]
+    writes: Mapping[tuple[str, str], tuple[WriteRow, ...]]
+    """(ns, checkpoint id) -> its pending writes, also of checkpoints that are not (yet) there."""
+    packs: tuple[Span, ...]
+    """What is stored: one span for each pack."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """What `drop` removes. Everything it does not name stays as it is."""
+
+    checkpoints: tuple[tuple[str, str], ...] = ()
+    """(ns, id); their pending writes go with them."""
+    parents: tuple[tuple[str, str, str | None], ...] = ()
+    """(ns, id, new parent) for kept checkpoints whose parent goes. Sort keys stay as they are."""
+    packs: tuple[Span, ...] = ()
+    """Packs to delete, named by their exact span."""
+    repacked: tuple[Pack, ...] = ()
+    """Packs to store in the place of partly dead ones. Same addresses, so no header changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A part of a thread in transit: for copies, exports and imports."""
+
+    rows: tuple[CheckpointRow, ...] = ()
+    """With `key` and `at` filled in, oldest first."""
+    writes: tuple[tuple[str, str, WriteRow], ...] = ()
+    """(ns, checkpoint id, row)."""
+    packs: tuple[Pack, ...] = ()
+    cursor: tuple[str, ...] | None = None
+
+
+class Stats(NamedTuple):
+    threads: int
+    checkpoints: int
+    writes: int
+    packs: int
+    bytes: int
+
+
+@runtime_checkable
+class Store(Protocol):
+    """The verbs of a backend. See the module for the rules they share."""
+
+    async def setup(self) -> None:
+        """Create what is missing, or upgrade it. Safe when many processes do it at once; a no-op the second time.
+
+        Raises `FormatTooNew` when the store was made by a newer release.
+        """
+        ...
+
+    async def put(self, thread: str, row: CheckpointRow, packs: Sequence[Pack], generation: int | None) -> Put:
+        """Store a checkpoint and the items it newly needs, or replace a checkpoint of the same (ns, id).
+
+        `generation` names the generation that the addresses in ``row.spans`` outside `packs` come from, or is None
+        when there are none. If the thread is at another generation, answers ``stale`` and writes nothing.
+        A replaced checkpoint keeps its sort key and its time. Packs that are stored already are left alone.
+
+        Raises `ThreadDeleted` by the tombstone rule (`Tombstone.refuses`) for ``row.parent`` and ``row.ancestors``.
+        """
+        ...
+
+    async def put_writes(
+        self, thread: str, ns: str, checkpoint: str, rows: Sequence[WriteRow], generation: int | None
+    ) -> Wrote:
+        """Store pending writes of one task, also for a checkpoint that does not exist (yet).
+
+        Decided row by row: a row with ``idx < 0`` (`WRITES_IDX_MAP`) replaces what is at its place; any other is
+        stored only if its place is empty. `generation` as in `put`, over all rows.
+        The repetition of a call that was applied answers as the first did: a row that is there byte for byte counts as
+        accepted if its pack is there too.
+
+        Raises `ThreadDeleted` by the tombstone rule for `checkpoint`.
+        """
+        ...
+
+    async def get(self, thread: str, ns: str, id: str | None) -> Loaded | None:
+        """The checkpoint, or with ``id=None`` the one with the greatest sort key, with its items and writes."""
+        ...
+
+    async def page(self, query: Query, after: tuple[str, ...] | None, limit: int, *, items: bool = True) -> Loaded:
+        """At most `limit` checkpoints, by descending sort key (then thread, then ns), from `after` on.
+
+        A page may hold fewer rows than `limit` and still have a cursor. With ``items=False`` no packs are read.
+        """
+        ...
+
+    async def lineage(
+        self, thread: str, ns: str, id: str | None, channels: Sequence[str] | None, after: tuple[str, ...] | None,
+        limit: int,
+    ) -> Loaded | None:
+        """At most `limit` proper ancestors of the checkpoint, nearest first, following parents.
+
+        Each comes with its writes to `channels` (all of them with None) and the packs of those writes; the items of
+        the checkpoints themselves are not read (`fetch` does that). None when the checkpoint is not there. The walk
+        ends at a parent that is not stored. A cycle is the caller's to notice.
+        """
+        ...
+
+    async def fetch(self, thread: str, spans: Sequence[Span]) -> Sequence[Pack]:
+        """Every stored pack that overlaps one of `spans`."""
+        ...
+
+    async def threads(self, after: tuple[str, ...] | None, limit: int) -> ThreadPage:
+        """Threads in an order of the store's own, a page at a time, without reading channel data."""
+        ...
+
+    async def chart(self, thread: str) -> Chart | None:
+        """The thread's checkpoints, writes and packs, without the packs' bytes; None when there is no such thread.
+
+        Write rows come with `pack` None.
+        """
+        ...
+
+    async def drop(self, thread: str, drop: Drop, token: str) -> bool:
+        """Carry out `drop`, and raise the generation, if the thread is still as charted under `token`.
+
+        False when it is not: then nothing was written. Names of what is not there (any more) are no error.
+        """
+        ...
+
+    async def delete_thread(self, thread: str) -> None:
+        """Remove everything of the thread, leaving a tombstone. A no-op when there is no such thread."""
+        ...
+
+    async def export(self, thread: str, after: tuple[str, ...] | None, limit: int) -> Batch | None:
+        """A part of the thread: at most about `limit` rows. None when there is no such thread."""
+        ...
+
+    async def load(self, thread: str, batch: Batch) -> None:
+        """Take over a batch of another thread or store as it is: keys and times included. Writes are first-wins or
+        last-wins as in `put_writes`. Clears a tombstone: who copies to a deleted thread means it."""
+        ...
+
+    async def stats(self, thread: str | None) -> Stats:
+        """Counts and bytes of one thread, or of the store."""
+        ...
+
+    async def close(self) -> None:
+        """Give back what this flavour of the store holds. Idempotent; using the store afterwards is `Unavailable`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """What a deleted thread leaves behind, so that late writes of its past cannot bring it back."""
+
+    ids: tuple[str, ...] = ()
+    """The newest checkpoint ids it had, in any namespace, at most `TOMBSTONE_IDS`."""
+    floor: str = ""
+    """The least of `ids` when there were more than fit, else "": an unknown id below it counts as deleted."""
+    at: float = 0.0
+
+    @classmethod
+    def of(cls, ids: Iterable[str], at: float, before: Tombstone | None = None) -> Tombstone:
+        """The tombstone of a thread that had `ids`, and that had been deleted before (`before`)."""
+        everything = sorted({*ids, *(before.ids if before else ())})
+        kept = everything[-TOMBSTONE_IDS:]
+        cut = len(kept) < len(everything)
+        return cls(tuple(kept), kept[0] if cut else (before.floor if before else ""), at)
+
+    def refuses(self, id: str, *, stored: bool) -> bool:
+        """Whether a write that descends from `id` is of the thread's deleted past."""
+        if stored:
+            return False
+        place = bisect.bisect_left(self.ids, id)
+        return id < self.floor or (place < len(self.ids) and self.ids[place] == id)
+
+
+def sort_key(id: str, parent_key: str | None) -> str:
+    """The sort key of checkpoint `id` under a parent with `parent_key` (None: no parent; unknown: the parent's id).
+
+    "Latest" must follow lineage even where clocks disagree: an id that does not sort after its parent's key gets a key
+    that does: the first element of the parent's key with the id appended, or, where that is not enough, the whole of
+    it. (Appending to the whole in every case would make keys grow with each step of a machine whose clock is behind.)
+    """
+    if parent_key is None or id > parent_key:
+        return id
+    base, tail, _ = parent_key.partition(_TAIL)
+    if tail and (short := base + _TAIL + id) > parent_key:
+        return short
+    return parent_key + _TAIL + id
+
+
+def merge_spans(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """The same addresses as sorted, non-overlapping spans."""
+    merged: list[Span] = []
+    for span in sorted(spans):
+        if merged and merged[-1].writer == span.writer and span.first <= merged[-1].first + merged[-1].count:
+            last = merged[-1]
+            end = max(last.first + last.count, span.first + span.count)
+            merged[-1] = Span(last.writer, last.first, end - last.first)
+        else:
+            merged.append(span)
+    return tuple(merged)
+
+
+def settle_row(row: WriteRow, at: WriteRow | None) -> tuple[bool, bool]:
+    """How `row` fares at a place held by `at`: (store it, count it as accepted).
+
+    The rule of `put_writes`, for stores that decide it in Python.
+    """
+    if at is None or row.idx < 0:
+        return True, True
+    return False, bare(row) == bare(at)
+
+
+def bare(row: WriteRow) -> WriteRow:
+    """`row` without its pack: what is stored at its place."""
+    return row if row.pack is None else replace(row, pack=None)
+
+
+@runtime_checkable
+class Port(Protocol):
+    """How a store reaches what keeps the data. The one thing a store awaits.
+
+    `request` is what the backend's port understands: a statement, a script, or a function of no arguments to call.
+    A port owns retries, time-outs and the mapping of driver errors. The blocking port of a backend never suspends.
+    """
+
+    async def call(self, request: object) -> object:
+        """Carry out one request and return its reply."""
+        ...
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """One opened store in both flavours, shared by a saver and its clones, any thread and any number of event loops."""
+
+    name: str
+    """Scheme-like name for events and errors: "memory", "files", "postgres"."""
+    capabilities: frozenset[str]
+    """What tests and tools may expect: "durable" (survives the process), "shared" (other processes see it),
+    "damage" (parts can be lost under it)."""
+
+    def blocking(self) -> Store:
+        """The store over the blocking port: its coroutines never suspend, and may be run from any thread."""
+        ...
+
+    def asynchronous(self) -> Store:
+        """The store over the async port, for the running event loop. Cancelling one of its coroutines leaves all of
+        a verb's effect or none, decided before the await returns."""
+        ...
+
+    def close(self) -> None:
+        """Give back everything, from any thread. Idempotent."""
+        ...
+
+    async def aclose(self) -> None:
+        """`close` for callers inside an event loop."""
+        ...
