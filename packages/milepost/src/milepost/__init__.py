@@ -1,5 +1,7 @@
 """LangGraph checkpointers that store each value once, on files, Postgres or Redis, with one behaviour."""
 
+from __future__ import annotations
+
 from milepost.connect import connect
 from milepost.errors import (
     Conflict,

@@ -36,7 +36,7 @@ _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 class Option:
     """One option of a backend, as it may stand in a URL's query or be passed by name."""
 
-    kind: type[bool] | type[int] | type[float] | type[str]
+    kind: type[bool | int | float | str]
     help: str
     choices: tuple[str, ...] = ()
     at_least: float | None = None
@@ -175,9 +175,10 @@ def _typed(key: str, value: object, known: Mapping[str, Option], url: str) -> ob
     if right and option.at_least is not None and cast("float", value) < option.at_least:
         right = False
     if not right:
-        wanted = " or ".join(map(repr, option.choices)) or {
-            bool: "true or false", int: "a whole number", float: "a number", str: "text"
-        }[option.kind]
+        wanted = (
+            " or ".join(map(repr, option.choices))
+            or {bool: "true or false", int: "a whole number", float: "a number", str: "text"}[option.kind]
+        )
         if option.at_least is not None:
             wanted += f", at least {option.at_least:g}"
         raise InvalidConfig(

@@ -386,8 +386,8 @@ class MemoryStore:
             place = data.open(thread)
             for pack in batch.packs:
                 place.packs.add(pack)
-            for ns, id, row in batch.writes:
-                _take_writes(place, (ns, id), (row,))
+            for ns, id, write in batch.writes:
+                _take_writes(place, (ns, id), (write,))
             for row in batch.rows:
                 place.leave((row.ns, row.id))
                 place.enter(row)

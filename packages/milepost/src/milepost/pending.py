@@ -25,6 +25,10 @@ class Op:
     loop: asyncio.AbstractEventLoop | None
     done: Future[None] = field(default_factory=Future)
 
+    def __post_init__(self) -> None:
+        # A put that waits and is cancelled must not cancel what it waits for.
+        self.done.set_running_or_notify_cancel()
+
 
 class Pending:
     """The `put_writes` of this process that are on their way, and those that failed since."""

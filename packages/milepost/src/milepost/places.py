@@ -20,6 +20,9 @@ _CREDENTIAL = re.compile(
     r"secret[_\-]?key|client[_\-]?secret|connection[_\-]?string|dsn)$"
 )
 
+_ESCAPE = "\x02"
+"""Begins a channel name that a store sees in hex."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -36,16 +39,13 @@ class Place:
 
 def check_id(value: object, what: str) -> str:
     """An id as text: ``1`` and ``"1"`` are the same. Raises `InvalidConfig`, or `TooLarge` over `MAX_ID` characters."""
-    if isinstance(value, str):
-        text = str(value)
-    elif isinstance(value, (int, UUID)) and not isinstance(value, bool):
-        text = str(value)
-    else:
+    if not isinstance(value, (str, int, UUID)) or isinstance(value, bool):
         raise InvalidConfig(
             f"{what} is {_shown(value)}, of type {type(value).__name__}: it must be a string (or an int or UUID)",
             what=what,
             value=_shown(value),
         )
+    text = str(value)
     if len(text) > MAX_ID:
         raise TooLarge(
             f"{what} has {len(text)} characters; at most {MAX_ID} are stored. Use a shorter id, or a hash of it.",
@@ -53,15 +53,9 @@ def check_id(value: object, what: str) -> str:
             size=len(text),
             limit=MAX_ID,
         )
-    if not text.isascii() or "\0" in text:
-        if "\0" in text:
-            raise InvalidConfig(f"{what} {_shown(text)} has a NUL character, which no id may have", what=what)
-        try:
-            text.encode()
-        except UnicodeEncodeError as exc:
-            raise InvalidConfig(
-                f"{what} {_shown(text)} has a lone surrogate, which is not text", what=what, value=_shown(text)
-            ) from exc
+    if "\0" in text or not (text.isascii() or _encodable(text)):
+        problem = "a NUL character" if "\0" in text else "a lone surrogate"
+        raise InvalidConfig(f"{what} {_shown(text)} has {problem}, which no id may have", what=what, value=_shown(text))
     return text
 
 
@@ -71,6 +65,39 @@ def check_thread(value: object, what: str = "thread_id") -> str:
     if not text:
         raise InvalidConfig(f"{what} is empty: give each thread an id of its own", what=what, value="''")
     return text
+
+
+def check_channel(value: object) -> str:
+    """A channel's name. Any text is one, also text that no id could be: stores see it through `store_name`."""
+    if not isinstance(value, str):
+        raise InvalidConfig(
+            f"a write names the channel {_shown(value)}, of type {type(value).__name__}: it must be a string",
+            what="channel",
+            value=_shown(value),
+        )
+    return str(value)
+
+
+def store_name(channel: str) -> str:
+    """`channel` as text without NUL and without lone surrogates. Nearly always the name itself."""
+    if "\0" in channel or channel.startswith(_ESCAPE) or not (channel.isascii() or _encodable(channel)):
+        return _ESCAPE + channel.encode("utf-8", "surrogatepass").hex()
+    return channel
+
+
+def channel_name(stored: str) -> str:
+    """The inverse of `store_name`."""
+    if stored.startswith(_ESCAPE):
+        return bytes.fromhex(stored[len(_ESCAPE) :]).decode("utf-8", "surrogatepass")
+    return stored
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def check_list(value: object, what: str) -> list[str]:

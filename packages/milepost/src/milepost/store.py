@@ -9,8 +9,8 @@ Rules for every verb:
   reply, and the second answer is as good as the first.
 - It awaits nothing but its port. It raises `Unavailable` when the store cannot be reached; ``None`` means "not there".
 - Reads never write, and a reader sees the old state of a thread or the complete new one.
-- Ids are text without NUL and without lone surrogates, at most `MAX_ID` characters (the saver checks). Otherwise they
-  are arbitrary, and compared by code point.
+- Ids and channel names are text without NUL and without lone surrogates; ids have at most `MAX_ID` characters (the
+  saver sees to it). Otherwise they are arbitrary, and compared by code point.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Span(NamedTuple):
     writer: int
     """A random number of 63 bits, one per saver instance and process: two writers never share an address."""
     first: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody asks of a span
 
 
 class Pack(NamedTuple):
@@ -43,7 +43,7 @@ class Pack(NamedTuple):
 
     writer: int
     first: int
-    count: int
+    count: int  # type: ignore[assignment]  # (as above)
     data: bytes
 
 
@@ -157,6 +157,8 @@ class ThreadRow(NamedTuple):
 
 
 class ThreadPage(NamedTuple):
+    """Some threads, and where the next page begins, or None."""
+
     rows: tuple[ThreadRow, ...]
     cursor: tuple[str, ...] | None
 
@@ -202,6 +204,8 @@ class Batch:
 
 
 class Stats(NamedTuple):
+    """Counts, and bytes occupied, roughly."""
+
     threads: int
     checkpoints: int
     writes: int
@@ -257,7 +261,12 @@ class Store(Protocol):
         ...
 
     async def lineage(
-        self, thread: str, ns: str, id: str | None, channels: Sequence[str] | None, after: tuple[str, ...] | None,
+        self,
+        thread: str,
+        ns: str,
+        id: str | None,
+        channels: Sequence[str] | None,
+        after: tuple[str, ...] | None,
         limit: int,
     ) -> Loaded | None:
         """At most `limit` proper ancestors of the checkpoint, nearest first, following parents.

@@ -20,6 +20,7 @@ from milepost.codec.memo import Memory, ThreadMemo
 from milepost.codec.pack import repack, reseal_pack, seal_pack
 from milepost.codec.shelf import Shelf
 from milepost.errors import Corrupt, Unserializable
+from milepost.places import store_name
 from milepost.store import Batch, CheckpointRow, Pack, Span, WriteRow, merge_spans
 
 Facets = dict[str, str | int | float | bool]
@@ -75,6 +76,8 @@ class DraftWrite:
 
 @dataclass(slots=True)
 class PlacedWrites:
+    """Drafted writes with addresses."""
+
     rows: tuple[WriteRow, ...]
     generation: int | None
     fresh: list[tuple[list[Item], int, int]] = field(default_factory=list)
@@ -87,8 +90,8 @@ class Codec:
     def __init__(self, serde: SerializerProtocol, memory: Memory, vault: Vault | None) -> None:
         self.serde = serde
         self._own = own_serializer(serde)
-        self._own_coding = OwnCoding(self._own)
-        self._coding: Coding = self._own_coding if self._own is serde else coding_for(serde)
+        self._own_coding: Coding = OwnCoding(self._own)
+        self._coding = coding_for(serde)
         self._typed = TYPED if self._coding.typed else 0
         self._memory = memory
         self._vault = vault
@@ -138,7 +141,7 @@ class Codec:
             ns=ns,
             id=checkpoint["id"],
             parent=parent,
-            ancestors=tuple(id for id in (metadata.get("parents") or {}).values() if isinstance(id, str)),
+            ancestors=tuple(map(str, (metadata.get("parents") or {}).values())),
             front=encoded,
             facets={} if self.seals else facets(metadata),
             versions=versions,
@@ -171,9 +174,7 @@ class Codec:
             }
             epoch = memo.epoch
         spans = merge_spans(span for layout in layouts.values() for span in spans_of(layout))
-        header = seal_header(
-            draft.front, list(layouts.values()), draft.thread, draft.ns, draft.id, self._vault
-        )
+        header = seal_header(draft.front, list(layouts.values()), draft.thread, draft.ns, draft.id, self._vault)
         row = CheckpointRow(draft.ns, draft.id, draft.parent, header, spans, draft.facets, draft.ancestors)
         return Placed(
             row=row,
@@ -194,9 +195,7 @@ class Codec:
             memo.learn(placed.fresh, placed.writer, placed.first)
             memo.keep_values(placed.row.ns, placed.row.id, placed.values)
 
-    def draft_writes(
-        self, thread: str, writes: Sequence[tuple[str, Any]], task: str, path: str
-    ) -> list[DraftWrite]:
+    def draft_writes(self, thread: str, writes: Sequence[tuple[str, Any]], task: str, path: str) -> list[DraftWrite]:
         """Encode the pending writes of a task. Raises `Unserializable` naming thread, channel and path."""
         drafts: list[DraftWrite] = []
         for at, (channel, value) in enumerate(writes):
@@ -228,13 +227,11 @@ class Codec:
                 about = _about_write(thread, ns, checkpoint, draft.task, draft.idx)
                 value = wrap(ormsgpack.packb([list(writers), wire]), vault=self._vault, about=about)
                 pack = self._pack(thread, placer) if placer.fresh else None
-                rows.append(WriteRow(draft.task, draft.idx, draft.path, draft.channel, value, spans, pack))
+                rows.append(WriteRow(draft.task, draft.idx, draft.path, store_name(draft.channel), value, spans, pack))
                 fresh.append((placer.fresh, placer.writer, placer.first))
         return PlacedWrites(tuple(rows), generation, fresh)
 
-    def learn_writes(
-        self, thread: str, placed: PlacedWrites, accepted: Sequence[bool], generation: int
-    ) -> None:
+    def learn_writes(self, thread: str, placed: PlacedWrites, accepted: Sequence[bool], generation: int) -> None:
         """The store has acknowledged the rows that are `accepted`; the items of the others are not stored."""
         memo = self._memory.thread(thread)
         with memo.lock:
@@ -264,9 +261,7 @@ class Codec:
 
     def header(self, thread: str, row: CheckpointRow) -> Header:
         """Raises `Corrupt`, `FormatTooNew`, `Unserializable`."""
-        return open_header(
-            row.header, thread, row.ns, row.id, own=self._own, serde=self.serde, vault=self._vault
-        )
+        return open_header(row.header, thread, row.ns, row.id, own=self._own, serde=self.serde, vault=self._vault)
 
     def metadata(self, thread: str, ns: str, id: str, header: bytes) -> dict[str, Any]:
         """The metadata of a header. Raises as `header` does."""

@@ -18,6 +18,8 @@ from milepost.errors import Corrupt, MilepostError, Unserializable
 
 
 class Coding(Protocol):
+    """How one saver turns values into bytes."""
+
     typed: bool
     """Items are (type, bytes) pairs of a foreign serializer, not fragments that can be joined."""
     splits: bool
@@ -48,7 +50,7 @@ class OwnCoding:
     secret = False
 
     def __init__(self, serde: Serializer) -> None:
-        self.family = serde.family
+        self.family: object = serde.family
         self.encode = serde.encode
         self.decode = serde.decode
 
@@ -70,7 +72,7 @@ class TypedCoding:
         self.secret = self._cipher is not None
         self._dumps = serde.serde.dumps_typed if type(serde) is EncryptedSerializer else serde.dumps_typed
         self.splits = type(serde) in (EncryptedSerializer, JsonPlusSerializer)
-        self.family = (type(serde), id(self._cipher) if self._cipher else 0 if self.splits else id(serde))
+        self.family: object = (type(serde), id(self._cipher) if self._cipher else 0 if self.splits else id(serde))
 
     def encode(self, value: Any) -> bytes:
         try:

@@ -35,9 +35,9 @@ def _find_zstd() -> _Zstd | None:
     # In the standard library since 3.14; before that the backport comes with the backends that store much.
     try:
         if sys.version_info >= (3, 14):
-            from compression import zstd
+            from compression import zstd  # noqa: PLC0415 - only there since 3.14
         else:
-            from backports import zstd
+            from backports import zstd  # noqa: PLC0415 - comes with the backends that need it
     except ImportError:
         return None
     return cast("_Zstd", zstd)
@@ -55,7 +55,7 @@ class Vault:
 
     def __init__(self, keys: Mapping[str, bytes], active: str | None = None) -> None:
         try:
-            from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+            from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415 - an extra
         except ImportError as exc:
             raise InvalidConfig(
                 "encryption needs the package cryptography: pip install 'milepost[crypto]'", what="keys"
@@ -82,7 +82,7 @@ class Vault:
 
     def open(self, sealed: bytes, about: bytes) -> bytes:
         """What `seal` took. Raises `InvalidConfig` for an unknown key, `Corrupt` if it does not verify."""
-        from cryptography.exceptions import InvalidTag
+        from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - an extra
 
         end = 1 + sealed[0]
         name = sealed[1:end].decode("utf-8", "replace")

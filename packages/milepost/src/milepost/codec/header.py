@@ -41,7 +41,7 @@ class Header:
 
 
 def _about(thread: str, ns: str, id: str) -> bytes:
-    return b"header\0" + "\0".join((thread, ns, id)).encode("utf-8", "surrogatepass")
+    return b"header\0" + f"{thread}\0{ns}\0{id}".encode("utf-8", "surrogatepass")
 
 
 def front(checkpoint: Checkpoint, metadata: CheckpointMetadata, serde: SerializerProtocol) -> bytes:
@@ -61,7 +61,8 @@ def front(checkpoint: Checkpoint, metadata: CheckpointMetadata, serde: Serialize
 
 def _tables(names: list[str], body: Mapping[str, Any]) -> list[Any] | None:
     """[names, versions, channel_versions, versions_seen] in numbers, or None if they are not what LangGraph makes."""
-    versions, seen = body.get("channel_versions"), body.get("versions_seen")
+    versions: Any = body.get("channel_versions")
+    seen: Any = body.get("versions_seen")
     if not _labels(versions) or type(seen) is not dict or not all(map(_labels, seen.values())):
         return None
     at_name = {name: at for at, name in enumerate(names)}
@@ -81,9 +82,7 @@ def _tables(names: list[str], body: Mapping[str, Any]) -> list[Any] | None:
 
 
 def _labels(value: Any) -> bool:
-    return type(value) is dict and all(
-        type(name) is str and type(label) in _LABELS for name, label in value.items()
-    )
+    return type(value) is dict and all(type(name) is str and type(label) in _LABELS for name, label in value.items())
 
 
 def _short(label: Any) -> Any:
@@ -102,9 +101,7 @@ def _long(number: int, fraction: float) -> str:
     return f"{number:032}.{fraction:016}"
 
 
-def seal_header(
-    front: bytes, layouts: Sequence[Layout], thread: str, ns: str, id: str, vault: Vault | None
-) -> bytes:
+def seal_header(front: bytes, layouts: Sequence[Layout], thread: str, ns: str, id: str, vault: Vault | None) -> bytes:
     """The whole header. `layouts` are those of the front's first names, in order."""
     writers: dict[int, int] = {}
     wires = [to_wire(layout, writers) for layout in layouts]

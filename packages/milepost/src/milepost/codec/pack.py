@@ -11,7 +11,7 @@ import zlib
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from sys import byteorder
 
 from milepost.codec.envelope import Vault, unwrap, wrap
@@ -72,7 +72,7 @@ class OpenPack:
     def items(self, start: int, stop: int) -> list[bytes]:
         """The bytes of items number `start` to `stop` - 1 of the pack."""
         cuts = self.offsets[start : stop + 1]
-        return [self.payload[a:b] for a, b in zip(cuts, cuts[1:], strict=False)]
+        return [self.payload[a:b] for a, b in pairwise(cuts)]
 
 
 def open_pack(thread: str, pack: Pack, vault: Vault | None) -> OpenPack:
@@ -108,6 +108,8 @@ def reseal_pack(pack: Pack, source: str, target: str, vault: Vault) -> Pack:
     writer, first, count, data = pack
     payload = unwrap(data, vault=vault, about=_about(source, writer, first))
     return Pack(
-        writer, first, count,
+        writer,
+        first,
+        count,
         wrap(payload, compress_over=COMPRESS_OVER, vault=vault, about=_about(target, writer, first)),
     )

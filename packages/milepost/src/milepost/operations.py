@@ -1,0 +1,355 @@
+"""The operations of a saver, each written once as a coroutine over a `Side`: a store in one flavour, and how to wait in it.
+
+The blocking methods of `milepost.saver.Saver` run them to their end, the async ones await them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Protocol, cast
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    DeltaChannelHistory,
+    PendingWrite,
+    writes_sort_key,
+)
+
+from milepost import maintenance
+from milepost.codec import Codec, Memory, Vault
+from milepost.codec.codec import Draft, DraftWrite
+from milepost.codec.layout import Layout, spans_of
+from milepost.codec.shelf import Shelf
+from milepost.errors import Corrupt, InvalidConfig, MilepostError
+from milepost.observe import Event, Observers, log, thread_hash
+from milepost.pending import Op, Pending, running_loop
+from milepost.places import Place, channel_name, check_thread, store_name
+from milepost.store import (
+    Backend,
+    Loaded,
+    Pack,
+    Query,
+    Snapshot,
+    Stats,
+    Store,
+    ThreadPage,
+    WriteRow,
+    merge_spans,
+)
+
+PAGE = 64
+"""Checkpoints, ancestors or threads fetched at a time."""
+
+
+class Side(Protocol):
+    """A store in one flavour, and how to wait in it."""
+
+    store: Store
+
+    async def wait(self, ops: Sequence[Op]) -> None: ...
+
+
+class BlockingSide:
+    """For callers that block."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    async def wait(self, ops: Sequence[Op]) -> None:
+        here = running_loop()
+        for op in ops:
+            # What runs on this very loop cannot end while we block it.
+            if here is None or op.loop is not here:
+                op.done.result()
+
+
+class AsyncSide:
+    """For callers in an event loop."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    async def wait(self, ops: Sequence[Op]) -> None:
+        for op in ops:
+            await asyncio.wrap_future(op.done)
+
+
+class Shared:
+    """What a saver shares with its clones (LangGraph copies a saver for every call in strict mode)."""
+
+    def __init__(self, backend: Backend, vault: Vault | None, memory: Memory, *, setup: bool) -> None:
+        self.backend = backend
+        self.vault = vault
+        self.memory = memory
+        self.pending = Pending()
+        self.observers = Observers(backend.name)
+        self.ready = not setup
+
+
+class Operations:
+    """The operations of a saver with one serializer."""
+
+    def __init__(self, shared: Shared, codec: Codec) -> None:
+        self.shared = shared
+        self.codec = codec
+
+    async def open(self, side: Side) -> Store:
+        """The store of `side`, set up."""
+        if not self.shared.ready:
+            await side.store.setup()
+            self.shared.ready = True
+        return side.store
+
+    @contextmanager
+    def _watch(self, op: str, thread: str = "") -> Iterator[Event]:
+        observers = self.shared.observers
+        event = Event(op, observers.backend)
+        if not observers:
+            yield event
+            return
+        event.thread = thread_hash(thread) if thread else ""
+        start = observers.clock()
+        try:
+            yield event
+        except BaseException as exc:
+            event.outcome, event.error = "error", type(exc).__name__
+            raise
+        finally:
+            event.seconds = observers.clock() - start
+            observers.emit(event)
+
+    def _report(self, op: str, thread: str, damage: str) -> None:
+        """Tell that something stored was damaged and passed over."""
+        log.warning("thread %s: %s", thread_hash(thread), damage)
+        observers = self.shared.observers
+        if observers:
+            event = Event(op, observers.backend, thread_hash(thread), "fallback", error=damage)
+            observers.emit(event)
+
+    async def get_tuple(self, side: Side, place: Place) -> CheckpointTuple | None:
+        codec = self.codec
+        with self._watch("get", place.thread) as event:
+            store = await self.open(side)
+            loaded = await store.get(place.thread, place.ns, place.id)
+            while loaded is not None and loaded.snapshots:
+                snapshot = loaded.snapshots[0]
+                packs = loaded.packs.get(place.thread, ())
+                for damage in loaded.damage:
+                    self._report("get", place.thread, damage)
+                try:
+                    found = self._tuple(codec, snapshot, codec.shelf(place.thread, packs), remember=packs)
+                except Corrupt as exc:
+                    named = _named(exc, snapshot)
+                    if place.id is not None:
+                        raise named from exc
+                    self._report("get", place.thread, named.message)
+                    loaded = await self._older(store, snapshot)
+                    if loaded is None:
+                        raise named from exc
+                else:
+                    event.bytes = len(snapshot.row.header) + sum(len(pack.data) for pack in packs)
+                    return found
+            return None
+
+    async def _older(self, store: Store, snapshot: Snapshot) -> Loaded | None:
+        """What to fall back to from a damaged checkpoint: its parent, or else the newest one before it."""
+        thread, row = snapshot.thread, snapshot.row
+        if row.parent is not None and row.parent != row.id:
+            loaded = await store.get(thread, row.ns, row.parent)
+            if loaded is not None and loaded.snapshots[0].row.key < row.key:
+                return loaded
+        loaded = await store.page(Query(thread=thread, ns=row.ns, before=row.id), None, 1)
+        return loaded if loaded.snapshots else None
+
+    def _tuple(
+        self, codec: Codec, snapshot: Snapshot, shelf: Shelf, *, remember: Sequence[Pack] | None = None
+    ) -> CheckpointTuple:
+        thread, row = snapshot.thread, snapshot.row
+        header = codec.header(thread, row)
+        if remember is not None:
+            codec.remember(thread, snapshot.generation, row, header, remember)
+        checkpoint = header.checkpoint
+        checkpoint["channel_values"] = codec.values(thread, header, shelf)
+        place = Place(thread, row.ns, row.id)
+        return CheckpointTuple(
+            config=place.config(row.id),
+            checkpoint=cast("Checkpoint", checkpoint),
+            metadata=cast("CheckpointMetadata", header.metadata),
+            parent_config=None if row.parent is None else place.config(row.parent),
+            pending_writes=[
+                (write.task, channel_name(write.channel), self._write_value(codec, snapshot, write, shelf))
+                for write in sorted(snapshot.writes, key=_order)
+            ],
+        )
+
+    def _write_value(self, codec: Codec, snapshot: Snapshot, write: WriteRow, shelf: Shelf) -> Any:
+        layout = codec.write_layout(snapshot.thread, snapshot.row.ns, snapshot.row.id, write)
+        return codec.value(snapshot.thread, channel_name(write.channel), layout, shelf)
+
+    async def page(
+        self,
+        side: Side,
+        query: Query,
+        wanted: dict[str, Any] | None,
+        after: tuple[str, ...] | None,
+        limit: int | None,
+    ) -> tuple[list[CheckpointTuple], tuple[str, ...] | None]:
+        codec = self.codec
+        with self._watch("list", query.thread or "") as event:
+            store = await self.open(side)
+            loaded = await store.page(query, after, PAGE if limit is None else min(limit, PAGE))
+            shelves = {thread: codec.shelf(thread, packs) for thread, packs in loaded.packs.items()}
+            for damage in loaded.damage:
+                self._report("list", query.thread or "", damage)
+            found: list[CheckpointTuple] = []
+            for snapshot in loaded.snapshots:
+                try:
+                    item = self._tuple(codec, snapshot, shelves.get(snapshot.thread) or codec.shelf("", ()))
+                except Corrupt as exc:
+                    self._report("list", snapshot.thread, _named(exc, snapshot).message)
+                    continue
+                if wanted is None or matches(item.metadata, wanted):
+                    found.append(item)
+            event.bytes = sum(len(pack.data) for packs in loaded.packs.values() for pack in packs)
+            return found, loaded.cursor
+
+    async def history(self, side: Side, place: Place, channels: Sequence[str]) -> Mapping[str, DeltaChannelHistory]:
+        codec = self.codec
+        writes: dict[str, list[PendingWrite]] = {channel: [] for channel in channels}
+        names = {store_name(channel): channel for channel in writes}
+        seeds: dict[str, Layout] = {}
+        if not writes:
+            return {}
+        with self._watch("history", place.thread):
+            store = await self.open(side)
+            walked: set[str] = set()
+            after: tuple[str, ...] | None = None
+            while len(seeds) < len(writes):
+                loaded = await store.lineage(place.thread, place.ns, place.id, list(names), after, PAGE)
+                if loaded is None:
+                    break
+                shelf = codec.shelf(place.thread, loaded.packs.get(place.thread, ()))
+                for snapshot in loaded.snapshots:
+                    if snapshot.row.id in walked:
+                        loaded = replace(loaded, cursor=None)
+                        break
+                    walked.add(snapshot.row.id)
+                    layouts = codec.header(place.thread, snapshot.row).layouts
+                    for write in sorted(snapshot.writes, key=_order, reverse=True):
+                        channel = names[write.channel]
+                        if channel not in seeds:
+                            value = self._write_value(codec, snapshot, write, shelf)
+                            writes[channel].append((write.task, channel, value))
+                    seeds |= {ch: layouts[ch] for ch in writes if ch in layouts and ch not in seeds}
+                after = loaded.cursor
+                if after is None:
+                    break
+            spans = merge_spans(span for layout in seeds.values() for span in spans_of(layout))
+            shelf = codec.shelf(place.thread, await store.fetch(place.thread, spans) if spans else ())
+        result: dict[str, DeltaChannelHistory] = {}
+        for channel, found in writes.items():
+            result[channel] = {"writes": found[::-1]}
+            if channel in seeds:
+                result[channel]["seed"] = codec.value(place.thread, channel, seeds[channel], shelf)
+        return result
+
+    async def put(self, side: Side, place: Place, draft: Draft) -> RunnableConfig:
+        shared, codec = self.shared, self.codec
+        with self._watch("put", place.thread) as event:
+            store = await self.open(side)
+            if place.id is not None:
+                key = (place.thread, place.ns, place.id)
+                if ahead := shared.pending.ahead(key):
+                    await side.wait(ahead)
+                shared.pending.check(key)
+            placed = codec.place(draft)
+            answer = await store.put(place.thread, placed.row, placed.packs, placed.generation)
+            if answer.stale:
+                event.outcome = "stale"
+                placed = codec.place(draft, everything=True)
+                answer = await store.put(place.thread, placed.row, placed.packs, None)
+            codec.learn(place.thread, placed, answer.generation)
+            event.bytes = len(placed.row.header) + sum(len(pack.data) for pack in placed.packs)
+            event.items_new, event.items_reused = len(placed.fresh), placed.reused
+        return place.config(placed.row.id)
+
+    async def put_writes(self, side: Side, place: Place, drafts: Sequence[DraftWrite]) -> None:
+        if not drafts:
+            return
+        thread, ns, id = place.thread, place.ns, cast("str", place.id)
+        shared, codec = self.shared, self.codec
+        op = shared.pending.begin((thread, ns, id), drafts[0].task)
+        error: BaseException | None = None
+        try:
+            with self._watch("put_writes", thread) as event:
+                store = await self.open(side)
+                placed = codec.place_writes(thread, ns, id, drafts)
+                answer = await store.put_writes(thread, ns, id, placed.rows, placed.generation)
+                if answer.stale:
+                    event.outcome = "stale"
+                    placed = codec.place_writes(thread, ns, id, drafts, everything=True)
+                    answer = await store.put_writes(thread, ns, id, placed.rows, None)
+                codec.learn_writes(thread, placed, answer.accepted, answer.generation)
+                event.bytes = sum(len(row.value) + len(row.pack.data if row.pack else b"") for row in placed.rows)
+        except BaseException as exc:
+            error = exc
+            raise
+        finally:
+            shared.pending.end(op, error)
+
+    async def delete_thread(self, side: Side, thread: str) -> None:
+        with self._watch("delete_thread", thread):
+            store = await self.open(side)
+            await store.delete_thread(thread)
+            self.codec.reset(thread)
+
+    async def prune(self, side: Side, threads: Sequence[str], strategy: str) -> None:
+        """See `milepost.saver.Saver.prune`."""
+        if strategy == "keep_latest":
+            await self.maintain(side, maintenance.keep_latest, threads)
+        elif strategy in ("delete", "delete_all"):
+            for thread in threads:
+                await self.delete_thread(side, thread)
+        else:
+            raise InvalidConfig(
+                f"unknown prune strategy {strategy!r}: use 'keep_latest', or 'delete' (also 'delete_all')",
+                what="strategy",
+                value=repr(strategy),
+            )
+
+    async def maintain(self, side: Side, what: Callable[..., Any], *arguments: Any) -> None:
+        with self._watch(what.__name__):
+            await what(await self.open(side), self.codec, *arguments)
+
+    async def threads(self, side: Side, after: tuple[str, ...] | None) -> ThreadPage:
+        with self._watch("threads"):
+            return await (await self.open(side)).threads(after, PAGE)
+
+    async def stats(self, side: Side, thread: str | None) -> Stats:
+        name = None if thread is None else check_thread(thread)
+        with self._watch("stats", name or ""):
+            return await (await self.open(side)).stats(name)
+
+
+def _order(write: WriteRow) -> tuple[str, str, int]:
+    return writes_sort_key(write.path, write.task, write.idx)
+
+
+def matches(metadata: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """The exact rule of a metadata filter."""
+    return all(metadata.get(key) == value for key, value in wanted.items())
+
+
+def _named(exc: MilepostError, snapshot: Snapshot) -> Corrupt:
+    row = snapshot.row
+    where = f"checkpoint {row.id!r} of thread {snapshot.thread!r}" + (f", namespace {row.ns!r}" if row.ns else "")
+    return Corrupt(
+        f"{where} is damaged: {exc.message}",
+        **{**exc.facts, "thread": snapshot.thread, "ns": row.ns, "checkpoint": row.id},
+    )
