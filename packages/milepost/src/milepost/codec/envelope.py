@@ -2,7 +2,7 @@
 
     byte 0      format number, `FORMAT`
     byte 1      flags: 1 compressed (zstd), 2 sealed (AES-256-GCM); other bits must be zero
-    bytes 2-5   CRC-32 (zlib's) of the rest, little endian
+    bytes 2-5   CRC-32 (zlib's) of bytes 0 and 1 and the rest, little endian
     rest        payload; when sealed: length of the key id (1 byte), key id, nonce (12 bytes), ciphertext and tag
 
 A payload is compressed before it is sealed.
@@ -108,7 +108,12 @@ def wrap(payload: bytes, *, compress_over: int | None = None, vault: Vault | Non
             payload, flags = smaller, _COMPRESSED
     if vault is not None:
         payload, flags = vault.seal(payload, about), flags | _SEALED
-    return _HEAD.pack(FORMAT, flags, zlib.crc32(payload)) + payload
+    return _HEAD.pack(FORMAT, flags, checksum(payload, flags)) + payload
+
+
+def checksum(payload: bytes, flags: int = 0, version: int = FORMAT) -> int:
+    """The checksum of an envelope: its first two bytes count too, since they say how to read the others."""
+    return zlib.crc32(payload, zlib.crc32(bytes((version, flags))))
 
 
 def unwrap(data: bytes, *, vault: Vault | None = None, about: bytes = b"") -> bytes:
@@ -119,16 +124,19 @@ def unwrap(data: bytes, *, vault: Vault | None = None, about: bytes = b"") -> by
     """
     if len(data) < _HEAD.size:
         raise Corrupt(f"an envelope of {len(data)} bytes is cut short", damage="cut short")
-    version, flags, checksum = _HEAD.unpack_from(data)
+    version, flags, noted = _HEAD.unpack_from(data)
     payload = data[_HEAD.size :]
+    if checksum(payload, flags, version) != noted:
+        raise Corrupt("an envelope's checksum does not match its bytes", damage="checksum")
+    # Only now: a flipped bit must not pass for a newer format. Every format begins with these six bytes.
     if version > FORMAT:
         raise FormatTooNew(
             f"these bytes have format {version}; this release reads up to {FORMAT}. Upgrade milepost.",
             found=version,
             supported=FORMAT,
         )
-    if version == 0 or flags > _COMPRESSED | _SEALED or zlib.crc32(payload) != checksum:
-        raise Corrupt("an envelope's checksum does not match its bytes", damage="checksum")
+    if version == 0 or flags & ~(_COMPRESSED | _SEALED):
+        raise Corrupt(f"an envelope has the unknown flags {flags} or format {version}", damage="flags")
     if flags & _SEALED:
         if vault is None:
             raise InvalidConfig("these bytes are sealed, and no keys were given: pass keys=…", what="keys")

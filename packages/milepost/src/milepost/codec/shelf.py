@@ -14,7 +14,7 @@ from typing import Any
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from milepost.codec.coding import Coding, array_header
-from milepost.codec.envelope import FORMAT, Vault
+from milepost.codec.envelope import FORMAT, Vault, checksum
 from milepost.codec.layout import DELTA, INLINE, KEYED, MANY, ONE, TYPED, Layout
 from milepost.codec.pack import OpenPack, digest_of, open_pack
 from milepost.errors import Corrupt
@@ -22,6 +22,8 @@ from milepost.store import Pack
 
 _SINGLE = struct.Struct("<BBIIII")
 """Envelope and directory of a pack of one item."""
+_PLAIN = checksum(b"")
+"""Where the checksum of an envelope without flags begins."""
 _MANY_OBJECTS = 64
 
 
@@ -57,9 +59,9 @@ class Shelf:
             if pack.count == 1 and not sealed:
                 data = pack.data
                 if len(data) >= _SINGLE.size:
-                    version, flags, checksum, n, size, total = _SINGLE.unpack_from(data)
+                    version, flags, noted, n, size, total = _SINGLE.unpack_from(data)
                     if (version, flags, n, size) == (FORMAT, 0, 1, len(data) - _SINGLE.size):
-                        if zlib.crc32(data[6:]) != checksum:
+                        if zlib.crc32(data[6:], _PLAIN) != noted:
                             raise Corrupt(f"item {writer}/{need} is damaged", damage=f"pack {writer}/{need}")
                         items.append(data[_SINGLE.size :])
                         sums.append(total)

@@ -1,0 +1,192 @@
+"""The byte layers of the codec: envelopes, packs, headers, layouts."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from milepost.codec.envelope import FORMAT, Vault, checksum, unwrap, wrap
+from milepost.codec.header import front, open_header, seal_header
+from milepost.codec.layout import INLINE, KEYED, MANY, ONE, TYPED, from_wire, spans_of, to_wire
+from milepost.codec.pack import open_pack, repack, seal_pack
+from milepost.codec.values import Serializer
+from milepost.errors import Corrupt, FormatTooNew, InvalidConfig
+from milepost.store import Pack, Span, Tombstone, merge_spans, sort_key
+
+serde = Serializer()
+KEY = {"k1": b"0" * 32}
+
+
+@pytest.mark.parametrize("vault", [None, Vault(KEY)], ids=["plain", "sealed"])
+@pytest.mark.parametrize("payload", [b"", b"x", b"abc" * 10_000], ids=["empty", "small", "large"])
+def test_an_envelope_gives_back_what_it_holds(vault: Vault | None, payload: bytes) -> None:
+    data = wrap(payload, compress_over=1000, vault=vault, about=b"here")
+    assert unwrap(data, vault=vault, about=b"here") == payload
+    assert len(data) < 1000
+
+
+@pytest.mark.parametrize("vault", [None, Vault(KEY)], ids=["plain", "sealed"])
+def test_every_flipped_bit_and_every_cut_of_an_envelope_is_noticed(vault: Vault | None) -> None:
+    data = wrap(b"the payload, long enough to matter", vault=vault, about=b"here")
+    for at in range(len(data) * 8):
+        damaged = bytearray(data)
+        damaged[at // 8] ^= 1 << at % 8
+        with pytest.raises(Corrupt):
+            unwrap(bytes(damaged), vault=vault, about=b"here")
+    for end in range(len(data)):
+        with pytest.raises(Corrupt):
+            unwrap(data[:end], vault=vault, about=b"here")
+
+
+def test_a_newer_format_is_refused() -> None:
+    data = struct.pack("<BBI", FORMAT + 1, 0, checksum(b"x", 0, FORMAT + 1)) + b"x"
+    with pytest.raises(FormatTooNew) as caught:
+        unwrap(data)
+    assert (caught.value.found, caught.value.supported) == (FORMAT + 1, FORMAT)
+
+
+def test_sealed_bytes_need_their_key_and_their_place() -> None:
+    vault = Vault(KEY)
+    data = wrap(b"secret text", vault=vault, about=b"here")
+    assert b"secret" not in data
+    with pytest.raises(InvalidConfig, match="sealed"):
+        unwrap(data)
+    with pytest.raises(InvalidConfig, match="k1"):
+        unwrap(data, vault=Vault({"other": b"1" * 32}), about=b"here")
+    with pytest.raises(Corrupt):
+        unwrap(data, vault=vault, about=b"there")
+    rotated = Vault({"k2": b"2" * 16, **KEY})
+    assert unwrap(data, vault=rotated, about=b"here") == b"secret text"
+    assert b"k2" in wrap(b"x", vault=rotated)
+
+
+@pytest.mark.parametrize("keys", [{}, {"k": b"short"}, {"": b"0" * 32}, {"x" * 256: b"0" * 32}])
+def test_unusable_keys_are_refused(keys: dict[str, bytes]) -> None:
+    with pytest.raises(InvalidConfig):
+        Vault(keys)
+
+
+@given(st.lists(st.binary(max_size=50), min_size=1, max_size=20), st.data())
+def test_a_pack_gives_back_its_items_whole_and_in_part(items: list[bytes], data: st.DataObject) -> None:
+    pack = seal_pack("t", 7, 100, items, [zlib.crc32(item) for item in items], None)
+    opened = open_pack("t", pack, None)
+    assert opened.items(0, len(items)) == items
+    start = data.draw(st.integers(0, len(items) - 1))
+    stop = data.draw(st.integers(start + 1, len(items)))
+    parts = repack("t", pack, [Span(7, 100 + start, stop - start), Span(8, 0, 1000)], None)
+    assert [(part.first, part.count) for part in parts] == [(100 + start, stop - start)]
+    assert open_pack("t", parts[0], None).items(0, stop - start) == items[start:stop]
+
+
+def test_a_pack_that_claims_another_count_is_corrupt() -> None:
+    pack = seal_pack("t", 1, 1, [b"a", b"b"], [1, 2], None)
+    with pytest.raises(Corrupt):
+        open_pack("t", Pack(1, 1, 3, pack.data), None)
+
+
+LAYOUTS: list[Any] = [
+    (INLINE, b"\xc0"),
+    (ONE + TYPED, 1 << 62, 5, 99),
+    (MANY, 1000, ((1 << 62, 5, 998), (3, 1, 2)), 12345),
+    (KEYED, (INLINE, b"\x90"), (MANY, 1, ((3, 9, 1),), 1)),
+]
+
+
+def test_layouts_survive_the_wire_and_name_their_spans() -> None:
+    writers: dict[int, int] = {}
+    wires = [to_wire(layout, writers) for layout in LAYOUTS]
+    assert [from_wire(wire, list(writers)) for wire in wires] == LAYOUTS
+    spans = merge_spans(span for layout in LAYOUTS for span in spans_of(layout))
+    assert spans == (Span(3, 1, 2), Span(3, 9, 1), Span(1 << 62, 5, 998))
+
+
+@pytest.mark.parametrize("wire", [[], [9], [2, 1, [0, 1], 2], [1, 7, 1, 1], "x", [3, [0, b""], [5]]])
+def test_a_layout_that_makes_no_sense_is_corrupt(wire: Any) -> None:
+    with pytest.raises(Corrupt):
+        from_wire(wire, [1])
+
+
+labels = st.one_of(
+    st.integers(0, 1 << 70),
+    st.floats(0, 1e6),
+    st.text(max_size=5),
+    st.builds(lambda n, f: f"{n:032}.{f:016}", st.integers(0, 1 << 80), st.floats(0, 1)),
+    st.just(f"{5:032}.00000000000000.5"),
+    st.just("0" * 32 + ".nan"),
+    st.just("\u0660" * 32 + ".0000000000000001"),
+)
+names = st.text(max_size=4)
+
+
+@given(
+    st.dictionaries(names, labels, max_size=4),
+    st.dictionaries(names, st.dictionaries(names, labels, max_size=3), max_size=3),
+    st.dictionaries(names, st.text(max_size=3), max_size=3),
+)
+def test_a_header_gives_back_versions_of_every_kind(
+    versions: dict[str, Any], seen: dict[str, Any], metadata: dict[str, Any]
+) -> None:
+    checkpoint: Any = {
+        "v": 4,
+        "id": "c",
+        "ts": "now",
+        "channel_values": {"a": 1, "b": 2},
+        "channel_versions": versions,
+        "versions_seen": seen,
+        "updated_channels": None,
+        "extra\ud800": {"kept": (1, 2)},
+    }
+    data = seal_header(front(checkpoint, metadata, serde), LAYOUTS[:2], "t", "", "c", None)  # type: ignore[arg-type]
+    header = open_header(data, "t", "", "c", own=serde, serde=serde, vault=None)
+    del checkpoint["channel_values"]
+    assert header.checkpoint == checkpoint
+    for name, label in versions.items():
+        assert type(header.checkpoint["channel_versions"][name]) is type(label)
+    assert header.metadata == metadata
+    assert header.layouts == {"a": LAYOUTS[0], "b": LAYOUTS[1]}
+
+
+def test_labels_of_langgraph_are_kept_short() -> None:
+    label = f"{12:032}.{0.8444218515250481:016}"
+    checkpoint: Any = {
+        "v": 4,
+        "id": "c",
+        "ts": "now",
+        "channel_values": {},
+        "channel_versions": {f"channel{n}": label for n in range(20)},
+        "versions_seen": {"node": {f"channel{n}": label for n in range(20)}},
+    }
+    assert len(front(checkpoint, {}, serde)) < 400
+
+
+ids = st.text("abcd", min_size=1, max_size=3)
+
+
+@given(st.lists(ids, min_size=2, max_size=12))
+def test_a_child_always_sorts_after_its_parent(chain: list[str]) -> None:
+    key = None
+    for id in chain:
+        child = sort_key(id, key)
+        assert key is None or child > key
+        key = child
+
+
+def test_a_lagging_clock_does_not_make_keys_grow() -> None:
+    key = sort_key("9000", None)
+    for number in range(1000, 2000):
+        key = sort_key(str(number), key)
+    assert len(key) < 20
+    assert sort_key("9001", key) == "9001"
+
+
+@given(st.lists(st.integers(0, 2000).map("{:04}".format), max_size=600), st.integers(0, 2000).map("{:04}".format))
+def test_a_tombstone_refuses_what_was_there_and_what_is_older(ids: list[str], other: str) -> None:
+    tombstone = Tombstone.of(ids, 0.0)
+    assert all(tombstone.refuses(id, stored=False) for id in ids)
+    assert not any(tombstone.refuses(id, stored=True) for id in ids)
+    if other not in ids and (not ids or other > min(ids)) and len(set(ids)) <= 256:
+        assert not tombstone.refuses(other, stored=False)

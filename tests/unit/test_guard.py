@@ -1,0 +1,158 @@
+"""The guard must never call a message unchanged whose encoding would differ."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage, ToolMessage
+from milepost.codec.guard import BLOCK, SameObjects, Seen, guardable
+from milepost.codec.values import Serializer
+
+encode = Serializer().encode
+
+
+def conversation() -> list[AnyMessage]:
+    return [
+        SystemMessage("be brief", id="s"),
+        HumanMessage([{"type": "text", "text": "hello"}, "there"], id="h", additional_kwargs={"a": {"b": [1, 2]}}),
+        AIMessage(
+            "calling",
+            id="a",
+            tool_calls=[{"name": "search", "args": {"q": ["x", {"deep": 1}]}, "id": "c1"}],
+            response_metadata={"tokens": 1, "flag": True},
+            usage_metadata={"input_tokens": 1, "output_tokens": 2, "total_tokens": 3},
+        ),
+        ToolMessage("result", tool_call_id="c1", id="t", artifact={"rows": [[1, 2], [3, 4]]}),
+    ]
+
+
+# Each takes a conversation and changes one thing in place, at some depth.
+MUTATIONS: dict[str, Callable[[list[Any]], Any]] = {
+    "content replaced": lambda m: setattr(m[0], "content", "be long"),
+    "content of equal text": lambda m: setattr(m[0], "content", "be briefly"[:8]),
+    "content block": lambda m: m[1].content[0].update(text="bye"),
+    "content list appended": lambda m: m[1].content.append("more"),
+    "content list shortened": lambda m: m[1].content.pop(),
+    "additional_kwargs key": lambda m: m[2].additional_kwargs.update(x=1),
+    "additional_kwargs deep": lambda m: m[1].additional_kwargs["a"]["b"].append(3),
+    "additional_kwargs replaced": lambda m: setattr(m[1], "additional_kwargs", {}),
+    "tool call argument deep": lambda m: m[2].tool_calls[0]["args"]["q"][1].update(deep=2),
+    "tool call id": lambda m: m[2].tool_calls[0].update(id="c2"),
+    "tool call added": lambda m: m[2].tool_calls.append({"name": "n", "args": {}, "id": "c9"}),
+    "int for equal bool": lambda m: m[2].response_metadata.update(flag=1),
+    "float for equal int": lambda m: m[2].response_metadata.update(tokens=1.0),
+    "bool for equal int": lambda m: m[2].response_metadata.update(tokens=True),
+    "usage": lambda m: m[2].usage_metadata.update(total_tokens=4),
+    "artifact deep": lambda m: m[3].artifact["rows"][1].reverse(),
+    "tuple for equal list": lambda m: m[3].artifact["rows"].__setitem__(0, (1, 2)),
+    "artifact replaced": lambda m: setattr(m[3], "artifact", None),
+    "status": lambda m: setattr(m[3], "status", "error"),
+    "id": lambda m: setattr(m[3], "id", "other"),
+    "name": lambda m: setattr(m[0], "name", "n"),
+    "extra field": lambda m: setattr(m[0], "surprise", 1),
+    "dict order": lambda m: m[1].additional_kwargs.update(z=m[1].additional_kwargs.pop("a")),
+    "message replaced": lambda m: m.__setitem__(0, HumanMessage("be brief", id="s")),
+    "order": lambda m: m.reverse(),
+    "field smuggled in": lambda m: m[0].__dict__.update(smuggled=1),
+    "field removed": lambda m: m[0].__dict__.pop("name"),
+}
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_a_change_is_seen(name: str) -> None:
+    messages = conversation()
+    seen = Seen(messages, encode)
+    assert seen.same(messages, encode)
+    MUTATIONS[name](messages)
+    assert not seen.same(messages, encode)
+
+
+def test_a_value_that_cannot_be_stored_any_more_is_a_change() -> None:
+    messages = conversation()
+    seen = Seen(messages, encode)
+    messages[1].additional_kwargs["handle"] = object()
+    assert not seen.same(messages, encode)
+
+
+def test_untouched_copies_of_the_list_are_the_same_and_deep_copies_are_not() -> None:
+    messages = conversation()
+    seen = Seen(messages, encode)
+    assert seen.same(list(messages), encode)
+    assert not seen.same(copy.deepcopy(messages), encode)
+
+
+def test_a_changed_and_restored_message_is_the_same() -> None:
+    messages = conversation()
+    seen = Seen(messages, encode)
+    content = messages[0].content
+    messages[0].content = "other"
+    messages[0].content = content
+    assert seen.same(messages, encode)
+
+
+def test_extras_and_subclasses_are_not_guarded() -> None:
+    class Mine(HumanMessage):
+        pass
+
+    extra = HumanMessage("x")
+    extra.surprise = 1  # type: ignore[attr-defined]  # pydantic allows extra fields here
+    assert guardable(conversation())
+    assert not guardable([*conversation(), Mine(content="x")])
+    assert not guardable([extra])
+    assert not guardable(["text"])
+
+
+def test_same_objects_are_the_same_and_equal_ones_are_not() -> None:
+    values: list[Any] = [1, "a", None, 1.5]
+    seen = SameObjects(values)
+    assert seen.same(list(values), encode)
+    assert not seen.same([True, "a", None, 1.5], encode)
+    assert not seen.same([1.0, "a", None, 1.5], encode)
+    assert not seen.same([*values, 2], encode)
+    assert not seen.same(values[:3], encode)
+
+
+json = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.floats(allow_nan=False, width=16) | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=3),
+    max_leaves=8,
+)
+message = st.one_of(
+    st.builds(
+        HumanMessage, st.text(max_size=5), additional_kwargs=st.dictionaries(st.text(max_size=2), json, max_size=2)
+    ),
+    st.builds(AIMessage, st.text(max_size=5), response_metadata=st.dictionaries(st.text(max_size=2), json, max_size=2)),
+    st.builds(lambda text, artifact: ToolMessage(text, tool_call_id="c", artifact=artifact), st.text(max_size=5), json),
+)
+
+
+@given(st.lists(message, min_size=1, max_size=6), st.data())
+def test_whenever_the_guard_says_same_the_encoding_is_the_same(messages: list[Any], data: st.DataObject) -> None:
+    before = [encode(one) for one in messages]
+    seen = Seen(messages, encode)
+    victim = data.draw(st.sampled_from(messages))
+    change = data.draw(st.sampled_from(["content", "kwargs", "artifact", "metadata", "nothing"]))
+    value = data.draw(json)
+    if change == "content":
+        victim.content = str(value)
+    elif change == "kwargs":
+        victim.additional_kwargs["k"] = value
+    elif change == "metadata":
+        victim.response_metadata["m"] = value
+    elif change == "artifact" and isinstance(victim, ToolMessage):
+        victim.artifact = value
+    if seen.same(messages, encode):
+        assert [encode(one) for one in messages] == before
+
+
+def test_blocks_are_of_a_size_that_one_pass_is_worth() -> None:
+    many = [HumanMessage(f"m{at}", id=str(at)) for at in range(BLOCK)]
+    seen = Seen(many, encode)
+    assert seen.same(many, encode)
+    many[BLOCK // 2].content = "changed"
+    assert not seen.same(many, encode)
