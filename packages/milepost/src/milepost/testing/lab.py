@@ -1,0 +1,245 @@
+"""Where behaviours are tried: a store to open again and again, and savers over it in one flavour.
+
+A behaviour is one async text. In the flavour "async" it runs on an event loop over the saver's async methods; in the
+flavour "blocking" nothing in it ever suspends, so it is run to its end without a loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, ClassVar, Literal, TypeVar
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    DeltaChannelHistory,
+)
+
+from milepost.flavour import run
+from milepost.memory import MemoryBackend
+from milepost.observe import Event
+from milepost.saver import Saver
+from milepost.store import Backend, Stats, ThreadRow
+
+T = TypeVar("T")
+
+Flavour = Literal["blocking", "async"]
+FLAVOURS: tuple[Flavour, ...] = ("blocking", "async")
+
+
+class Subject(ABC):
+    """One store under test, empty at first. A backend's author subclasses it; the suite makes one for each test.
+
+    `directory` is an empty folder of this test's own, for stores that need one.
+    """
+
+    capabilities: ClassVar[frozenset[str]] = frozenset()
+    """As the backend's own. Behaviours that need one which is missing are not collected."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    @abstractmethod
+    def backend(self) -> Backend:
+        """Open the store once more: what a second saver, in this process or another, would get.
+
+        A store that lives in one backend object returns that same object.
+        """
+
+    def saver(self, backend: Backend, **options: Any) -> Saver:
+        """A saver over `backend`. `options` are those of `Saver`."""
+        return Saver(backend, **options)
+
+    def url(self) -> str:
+        """What `milepost.connect` opens this store by, in another process. Asked of stores that are "shared"."""
+        raise LookupError(f"{type(self).__name__} is shared between processes and needs a url()")
+
+    def media(self) -> Mapping[str, bytes]:
+        """What the store has written of threads, by name. Asked of stores that declare "damage", while closed."""
+        raise LookupError(f"{type(self).__name__} can be damaged and needs media()")
+
+    def overwrite(self, name: str, data: bytes) -> None:
+        """Put `data` in the place of the medium `name`, behind the store's back."""
+        raise LookupError(f"{type(self).__name__} can be damaged and needs overwrite()")
+
+
+class Memory(Subject):
+    """The memory store."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self._backend = MemoryBackend()
+
+    def backend(self) -> Backend:
+        return self._backend
+
+
+class Face:
+    """A saver in one flavour, with the events it emitted."""
+
+    def __init__(self, saver: Saver, flavour: Flavour) -> None:
+        self.saver = saver
+        self.flavour = flavour
+        self.events: list[Event] = []
+        self._blocking = flavour == "blocking"
+        saver.observe(self.events.append)
+
+    def clone(self, saver: Saver) -> Face:
+        """Another saver in the same flavour."""
+        return Face(saver, self.flavour)
+
+    async def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata | None = None,
+        new_versions: ChannelVersions | None = None,
+    ) -> RunnableConfig:
+        """`Saver.put`. Without `new_versions`, every channel is new."""
+        versions = dict(checkpoint["channel_versions"]) if new_versions is None else new_versions
+        given = (config, checkpoint, metadata or {}, versions)
+        return self.saver.put(*given) if self._blocking else await self.saver.aput(*given)
+
+    async def put_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task: str = "task", path: str = ""
+    ) -> None:
+        if self._blocking:
+            self.saver.put_writes(config, writes, task, path)
+        else:
+            await self.saver.aput_writes(config, writes, task, path)
+
+    async def get(self, config: RunnableConfig) -> CheckpointTuple | None:
+        return self.saver.get_tuple(config) if self._blocking else await self.saver.aget_tuple(config)
+
+    async def got(self, config: RunnableConfig) -> CheckpointTuple:
+        """`get`, where there is something to be found."""
+        found = await self.get(config)
+        assert found is not None, f"nothing is stored at {config}"
+        return found
+
+    async def each(self, config: RunnableConfig | None, **options: Any) -> AsyncIterator[CheckpointTuple]:
+        """`Saver.list`, one by one."""
+        if self._blocking:
+            for item in self.saver.list(config, **options):
+                yield item
+        else:
+            async for item in self.saver.alist(config, **options):
+                yield item
+
+    async def list(self, config: RunnableConfig | None, **options: Any) -> list[CheckpointTuple]:
+        return [item async for item in self.each(config, **options)]
+
+    async def ids(self, config: RunnableConfig | None, **options: Any) -> list[str]:  # type: ignore[valid-type]  # mypy takes `list` for the method above
+        """The checkpoint ids that `list` finds, in its order."""
+        return [item.checkpoint["id"] async for item in self.each(config, **options)]
+
+    async def history(self, config: RunnableConfig, channels: Sequence[str]) -> Mapping[str, DeltaChannelHistory]:
+        if self._blocking:
+            return self.saver.get_delta_channel_history(config=config, channels=channels)
+        return await self.saver.aget_delta_channel_history(config=config, channels=channels)
+
+    async def delete_thread(self, thread: str) -> None:
+        self.saver.delete_thread(thread) if self._blocking else await self.saver.adelete_thread(thread)
+
+    async def delete_for_runs(self, runs: Sequence[str]) -> None:
+        self.saver.delete_for_runs(runs) if self._blocking else await self.saver.adelete_for_runs(runs)
+
+    async def copy_thread(self, source: str, target: str) -> None:
+        self.saver.copy_thread(source, target) if self._blocking else await self.saver.acopy_thread(source, target)
+
+    async def prune(self, threads: Sequence[str], strategy: str = "keep_latest") -> None:
+        if self._blocking:
+            self.saver.prune(threads, strategy=strategy)
+        else:
+            await self.saver.aprune(threads, strategy=strategy)
+
+    async def threads(self) -> tuple[ThreadRow, ...]:
+        if self._blocking:
+            return tuple(self.saver.threads())
+        return tuple([row async for row in self.saver.athreads()])
+
+    async def stats(self, thread: str | None = None) -> Stats:
+        return self.saver.stats(thread) if self._blocking else await self.saver.astats(thread)
+
+    async def setup(self) -> None:
+        self.saver.setup() if self._blocking else await self.saver.asetup()
+
+    async def close(self) -> None:
+        self.saver.close() if self._blocking else await self.saver.aclose()
+
+
+class Lab:
+    """What a behaviour is given: savers over one subject, in one flavour."""
+
+    def __init__(self, subject: Subject, flavour: Flavour) -> None:
+        self.subject = subject
+        self.flavour: Flavour = flavour
+        self._open: list[Face] = []
+        self._saver: Face | None = None
+
+    @property
+    def saver(self) -> Face:
+        """The saver that most behaviours need one of."""
+        if self._saver is None:
+            self._saver = self.open()
+        return self._saver
+
+    def open(self, **options: Any) -> Face:
+        """One more saver over the same store, with a backend of its own where the store allows that."""
+        backend = self.subject.backend()
+        assert backend.capabilities == self.subject.capabilities, "the subject and its backend declare different things"
+        face = Face(self.subject.saver(backend, **options), self.flavour)
+        self._open.append(face)
+        return face
+
+    async def reopen(self, **options: Any) -> Face:
+        """A saver that remembers nothing. A durable store is closed and opened again for it."""
+        if "durable" in self.subject.capabilities:
+            await self.close()
+        return self.open(**options)
+
+    async def close(self) -> None:
+        """Close every saver that is open."""
+        while self._open:
+            await self._open.pop().close()
+        self._saver = None
+
+    async def together(self, *calls: Callable[[], Awaitable[T]]) -> list[T]:
+        """Carry out `calls` at the same time: in threads, or as tasks. Raises the first error, when all are over."""
+        if self.flavour == "async":
+            results = await asyncio.gather(*(call() for call in calls), return_exceptions=True)
+        else:
+            with ThreadPoolExecutor(len(calls)) as pool:
+                futures = [pool.submit(run, _coroutine(call)) for call in calls]
+            results = [future.exception() or future.result() for future in futures]
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+        return [result for result in results if not isinstance(result, BaseException)]
+
+
+async def _coroutine(call: Callable[[], Awaitable[T]]) -> T:
+    return await call()
+
+
+def drive(text: Callable[[Lab], Coroutine[Any, Any, None]], subject: Subject, flavour: Flavour) -> None:
+    """Run one behaviour to its end, and close what it opened."""
+
+    async def whole() -> None:
+        lab = Lab(subject, flavour)
+        try:
+            await text(lab)
+        finally:
+            await lab.close()
+
+    if flavour == "blocking":
+        run(whole())
+    else:
+        asyncio.run(whole())
