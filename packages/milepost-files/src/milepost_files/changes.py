@@ -1,0 +1,221 @@
+"""What the write verbs do to a log: each decides against the index what to append, and what to answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from milepost.errors import ThreadDeleted
+from milepost.store import Batch, CheckpointRow, Drop, Pack, Put, Span, Tombstone, WriteRow, Wrote, sort_key
+
+from milepost_files import frames
+from milepost_files.frames import Record
+from milepost_files.index import Index
+from milepost_files.rewrite import Draft, Read
+
+
+class PutCheckpoint:
+    """The verb `put`."""
+
+    reset: Final = False
+    tidy: Final = False
+    answer: Put
+
+    def __init__(self, thread: str, row: CheckpointRow, packs: Sequence[Pack], generation: int | None) -> None:
+        self._thread = thread
+        self._row = row
+        self._packs = packs
+        self._generation = generation
+        self._blob = frames.seal_checkpoint(row.spans, row.facets, row.header)
+
+    def decide(self, index: Index, read: Read, now: float) -> Draft | None:
+        row = self._row
+        parents = row.ancestors if row.parent is None else (row.parent, *row.ancestors)
+        _refuse_deleted(self._thread, index, parents)
+        if self._generation is not None and self._generation != index.generation:
+            self.answer = Put(stale=True, generation=_generation(index))
+            return None
+        old = index.row(row.ns, row.id)
+        if old is not None:
+            key, at = old.key, old.at
+        else:
+            parent = index.row(row.ns, row.parent) if row.parent is not None else None
+            key, at = sort_key(row.id, parent.key if parent else row.parent), now
+        records: list[Record] = []
+        blobs: list[bytes] = []
+        _add_packs(index, self._packs, records, blobs)
+        records.append(_checkpoint_record(row, key, at, self._blob))
+        blobs.append(self._blob)
+        self.answer = Put(stale=False, generation=index.generation)
+        return records, blobs
+
+
+class PutWrites:
+    """The verb `put_writes`."""
+
+    reset: Final = False
+    tidy: Final = False
+    answer: Wrote
+
+    def __init__(self, thread: str, ns: str, checkpoint: str, rows: Sequence[WriteRow], generation: int | None) -> None:
+        self._thread = thread
+        self._place = (ns, checkpoint)
+        self._rows = rows
+        self._generation = generation
+        self._blobs = [frames.seal_write(row.path, row.spans, row.value) for row in rows]
+
+    def decide(self, index: Index, read: Read, now: float) -> Draft | None:
+        _refuse_deleted(self._thread, index, (self._place[1],))
+        if self._generation is not None and self._generation != index.generation:
+            self.answer = Wrote(stale=True, generation=_generation(index), accepted=(False,) * len(self._rows))
+            return None
+        records: list[Record] = []
+        blobs: list[bytes] = []
+        accepted = _add_writes(index, read, *self._place, zip(self._rows, self._blobs, strict=True), records, blobs)
+        self.answer = Wrote(stale=False, generation=index.generation, accepted=accepted)
+        return (records, blobs) if records else None
+
+
+class DropSome:
+    """The verb `drop`."""
+
+    reset: Final = False
+    tidy: Final = True
+    answer: bool
+
+    def __init__(self, drop: Drop, token: str, generation: int) -> None:
+        self._drop = drop
+        self._token = token
+        self._generation = generation
+
+    def decide(self, index: Index, read: Read, now: float) -> Draft | None:
+        self.answer = token(index) == self._token
+        if not self.answer:
+            return None
+        drop = self._drop
+        record: Record = [
+            frames.DROP,
+            self._generation,
+            list(drop.checkpoints),
+            list(drop.parents),
+            [list(span) for span in drop.packs],
+        ]
+        records = [record, *map(frames.pack_record, drop.repacked)]
+        return records, [pack.data for pack in drop.repacked]
+
+
+class DeleteThread:
+    """The verb `delete_thread`."""
+
+    reset: Final = True
+    tidy: Final = False
+    answer: None = None
+
+    def decide(self, index: Index, read: Read, now: float) -> Draft | None:
+        if index.empty and not index.damage:
+            return None
+        tombstone = Tombstone.of(index.ids(), now, index.tombstone)
+        return [[frames.TOMBSTONE, list(tombstone.ids), tombstone.floor, tombstone.at]], []
+
+
+class LoadBatch:
+    """The verb `load`."""
+
+    reset: Final = False
+    tidy: Final = False
+    answer: None = None
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+
+    def decide(self, index: Index, read: Read, now: float) -> Draft | None:
+        batch = self._batch
+        records: list[Record] = [[frames.REVIVE]] if index.tombstone else []
+        blobs: list[bytes] = []
+        _add_packs(index, batch.packs, records, blobs)
+        for row in batch.rows:
+            blob = frames.seal_checkpoint(row.spans, row.facets, row.header)
+            records.append(_checkpoint_record(row, row.key, row.at, blob))
+            blobs.append(blob)
+        places: dict[tuple[str, str], list[WriteRow]] = {}
+        for ns, checkpoint, write in batch.writes:
+            places.setdefault((ns, checkpoint), []).append(write)
+        for (ns, checkpoint), rows in places.items():
+            sealed = ((row, frames.seal_write(row.path, row.spans, row.value)) for row in rows)
+            _add_writes(index, read, ns, checkpoint, sealed, records, blobs)
+        return (records, blobs) if records else None
+
+
+def token(index: Index) -> str:
+    """Names the state of a log: everything that is done to it adds to it, or makes another log of it."""
+    return f"{index.log:x}.{index.end:x}"
+
+
+def _generation(index: Index) -> int:
+    """The generation to tell who named another; -1 for a thread that is not there: its log would get a new one."""
+    return index.generation if index.end else -1
+
+
+def _refuse_deleted(thread: str, index: Index, ids: Iterable[str]) -> None:
+    tombstone = index.tombstone
+    if tombstone is None:
+        return
+    for id in ids:
+        if tombstone.refuses(id, stored=False) and not index.has(id):
+            raise ThreadDeleted(
+                f"thread {thread!r} was deleted, and this write descends from its checkpoint {id!r} of before that; "
+                "start a new run on the thread without a checkpoint_id",
+                thread=thread,
+                checkpoint=id,
+            )
+
+
+def _checkpoint_record(row: CheckpointRow, key: str, at: float, blob: bytes) -> Record:
+    return [frames.CHECKPOINT, row.ns, row.id, row.parent, None if key == row.id else key, at, len(blob)]
+
+
+def _add_packs(index: Index, packs: Iterable[Pack], records: list[Record], blobs: list[bytes]) -> None:
+    for pack in packs:
+        if not index.covers(Span(pack.writer, pack.first, pack.count)):
+            records.append(frames.pack_record(pack))
+            blobs.append(pack.data)
+
+
+def _add_writes(
+    index: Index,
+    read: Read,
+    ns: str,
+    checkpoint: str,
+    rows: Iterable[tuple[WriteRow, bytes]],
+    records: list[Record],
+    blobs: list[bytes],
+) -> tuple[bool, ...]:
+    """Add what is to be stored of `rows` to a draft. Returns which of them count as accepted."""
+    there = index.cells(ns, checkpoint)
+    new: dict[tuple[str, int], tuple[str, bytes]] = {}
+    packs: set[Span] = set()
+    accepted: list[bool] = []
+    for row, blob in rows:
+        place = (row.task, row.idx)
+        span = None if row.pack is None else Span(row.pack.writer, row.pack.first, row.pack.count)
+        if row.idx >= 0 and (place in new or place in there):
+            if place in new:
+                same = new[place] == (row.channel, blob)
+            else:
+                cell = there[place]
+                same = cell.channel == row.channel and read([(cell.offset, cell.length)]) == [blob]
+            accepted.append(same and (span is None or span in packs or index.covers(span)))
+            continue
+        accepted.append(True)
+        new[place] = (row.channel, blob)
+        if row.pack is not None and span is not None and span not in packs and not index.covers(span):
+            packs.add(span)
+            records.append(frames.pack_record(row.pack))
+            blobs.append(row.pack.data)
+        last = records[-1] if records else None
+        if last is not None and last[0] == frames.WRITES and last[1:4] == [ns, checkpoint, row.task]:
+            last[4] += (row.idx, row.channel, len(blob))
+        else:
+            records.append([frames.WRITES, ns, checkpoint, row.task, [row.idx, row.channel, len(blob)]])
+        blobs.append(blob)
+    return tuple(accepted)

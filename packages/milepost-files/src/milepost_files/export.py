@@ -1,0 +1,85 @@
+"""The verb `export`: a thread in portions, packs first, so that what is loaded never refers to what is not there yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from milepost.store import Batch
+
+from milepost_files.index import Index, Slot
+from milepost_files.log import Log
+from milepost_files.reading import Cited, Found, Reader, cite, reading
+
+_PORTION_BYTES: Final = 4 << 20
+
+Place = tuple[str, ...]
+"""Stage, then what orders the things of the stage."""
+
+
+@dataclass(slots=True)
+class _Portion:
+    slots: list[Slot] = field(default_factory=list)
+    rows: list[Found] = field(default_factory=list)
+    writes: list[tuple[str, str, list[Cited]]] = field(default_factory=list)
+    cursor: tuple[str, ...] | None = None
+
+
+_Thing = tuple[Place, int, Slot | Found | tuple[str, str, list[Cited]]]
+
+
+def export(log: Log, after: tuple[str, ...] | None, limit: int) -> Batch | None:
+    """The cursor names the generation. After a drop the packs may be others, so an export begun before starts again:
+    to load a batch twice does no harm."""
+
+    def plan(index: Index) -> _Portion | None:
+        if index.empty:
+            return None
+        reached = after[1:] if after is not None and after[0] == str(index.generation) else ()
+        return _portion(index, reached, max(limit, 1))
+
+    return reading(log, plan, _read)
+
+
+def _portion(index: Index, reached: Place, limit: int) -> _Portion:
+    portion = _Portion()
+    size = count = 0
+    last: Place = ()
+    for place, length, thing in _things(index):
+        if place <= reached:
+            continue
+        if count >= limit or size >= _PORTION_BYTES:
+            portion.cursor = (str(index.generation), *last)
+            break
+        if isinstance(thing, Slot):
+            portion.slots.append(thing)
+        elif isinstance(thing, Found):
+            portion.rows.append(thing)
+        else:
+            portion.writes.append(thing)
+        size, count, last = size + length, count + 1, place
+    return portion
+
+
+def _things(index: Index) -> Iterator[_Thing]:
+    for slot in index.every_slot():
+        yield ("1", *(f"{number:020d}" for number in slot.span)), slot.length, slot
+    rows = [(row.key, ns, row.id) for ns, space in index.spaces.items() for row in space.rows.values()]
+    for key, ns, id in sorted(rows):
+        row = index.spaces[ns].rows[id]
+        yield ("2", key, ns, id), row.length, Found(ns, row, [])
+    for ns, space in sorted(index.spaces.items()):
+        for id, cells in sorted(space.writes.items()):
+            yield ("3", ns, id), sum(cell.length for cell in cells.values()), (ns, id, cite(cells))
+
+
+def _read(reader: Reader, portion: _Portion | None) -> Batch | None:
+    if portion is None:
+        return None
+    return Batch(
+        rows=tuple(reader.checkpoints(portion.rows)),
+        writes=tuple((ns, id, row) for ns, id, cells in portion.writes for row in reader.writes(cells)),
+        packs=tuple(reader.slots(portion.slots)),
+        cursor=portion.cursor,
+    )

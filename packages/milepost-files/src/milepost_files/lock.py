@@ -1,0 +1,156 @@
+"""Whose turn it is to write to a log, and how a log is replaced while others may be at it.
+
+A writer that is stopped while it holds the lock (SIGSTOP, a paused container) must not stop the others for ever, and
+must do no harm when it goes on. So a lock that its holder keeps for too long is not broken but left behind: the waiter
+copies the log to a new file and renames that over the old one. What makes this safe:
+
+- While a waiter does so, a *fence* (the file ``….take``, locked) stands. Nobody acknowledges a write while he sees a
+  fence, so whatever was acknowledged was written before the copy, and is in it.
+- The holder of a lock may replace the log too (to give back space, to delete). Its new file is prepared under a name
+  of its own; a waiter removes such files after putting up the fence, so a rename that was prepared before fails, and
+  one that is prepared later sees the fence first.
+- A fence that its owner left standing when it died is not locked, and is taken away by whoever meets it. A fence whose
+  owner is itself stopped cannot be passed: then writers of this log get `Unavailable` until it goes on or ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from milepost.errors import Unavailable
+
+from milepost_files.handle import Handle, names, sync_folder
+
+_FIRST_PAUSE: Final = 0.00005
+_LONGEST_PAUSE: Final = 0.004
+
+Fill = Callable[[int], None]
+"""Writes the whole content of a new log to a descriptor."""
+
+
+class Superseded(Exception):
+    """Somebody else is replacing the log, or has: start again with the file that the path names then."""
+
+
+class Turns:
+    """The lock of one log."""
+
+    def __init__(self, stem: str, timeout: float) -> None:
+        self._stem = stem
+        self._path = stem + ".log"
+        self._fence_path = stem + ".take"
+        self._timeout = timeout
+
+    def take(self, held: Handle, copy: Fill) -> bool:
+        """Lock the file of `held`; False when the path names another file by now.
+
+        A holder that shows no progress for the lock's time-out is left behind, with what `copy` saves of the log.
+        """
+        deadline = time.monotonic() + self._timeout
+        pause, progress = _FIRST_PAUSE, _progress(held)
+        while not held.try_lock():
+            if not names(self._path, held):
+                return False
+            if time.monotonic() > deadline:
+                now = _progress(held)
+                if now == progress:
+                    self._take_over(held, copy)
+                    return False
+                deadline, progress = time.monotonic() + self._timeout, now
+            time.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+        if names(self._path, held):
+            return True
+        held.unlock()
+        return False
+
+    def confirmed(self, held: Handle) -> bool:
+        """Whether what was written to `held` under the lock counts: it is the log, and nobody is replacing it."""
+        return names(self._path, held) and not os.access(self._fence_path, os.F_OK)
+
+    def wait_out(self) -> None:
+        """Return when no fence stands. Raises `Unavailable` when one stands for too long."""
+        with contextlib.suppress(FileNotFoundError), self._fence(create=False):
+            pass
+
+    def replace(self, held: Handle, fill: Fill) -> None:
+        """Put a new file in the place of `held`, whose lock the caller has. Raises `Superseded`; then nothing changed."""
+        self._revoke()
+        temporary = self._prepare(fill)
+        if not self.confirmed(held):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+            raise Superseded
+        try:
+            os.rename(temporary, self._path)
+        except FileNotFoundError as exc:
+            raise Superseded from exc
+        sync_folder(os.path.dirname(self._path))
+
+    def _take_over(self, held: Handle, copy: Fill) -> None:
+        with self._fence(create=True):
+            self._revoke()
+            if not names(self._path, held):
+                return
+            with contextlib.suppress(FileNotFoundError):  # the holder went on, and removed what we had prepared
+                os.rename(self._prepare(copy), self._path)
+            sync_folder(os.path.dirname(self._path))
+
+    def _prepare(self, fill: Fill) -> str:
+        path = f"{self._stem}.new-{secrets.token_hex(8)}"
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        try:
+            fill(fd)
+            os.fsync(fd)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+            raise
+        finally:
+            os.close(fd)
+        return path
+
+    def _revoke(self) -> None:
+        for path in beside(self._stem, ".new-"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+
+    @contextlib.contextmanager
+    def _fence(self, *, create: bool) -> Iterator[None]:
+        deadline = time.monotonic() + self._timeout
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        while True:
+            fence = Handle(os.open(self._fence_path, flags, 0o666), writable=True)
+            if fence.try_lock():
+                if names(self._fence_path, fence):
+                    break
+                continue
+            if time.monotonic() > deadline:
+                raise Unavailable(
+                    f"another process began to replace the log {self._path} more than {self._timeout:g} s ago and has "
+                    "neither finished nor ended: it is probably stopped. Let it go on, or end it, then try again",
+                    backend="files",
+                    op="lock",
+                )
+            time.sleep(_LONGEST_PAUSE)
+        try:
+            yield
+        finally:
+            os.unlink(self._fence_path)
+
+
+def beside(stem: str, infix: str) -> list[str]:
+    """Paths of the files that belong to a log and were named `stem` + `infix` + something."""
+    folder, name = os.path.split(stem)
+    with os.scandir(folder) as entries:
+        return sorted(entry.path for entry in entries if entry.name.startswith(name + infix))
+
+
+def _progress(held: Handle) -> tuple[int, int]:
+    status = os.fstat(held.fd)
+    return status.st_size, status.st_mtime_ns

@@ -1,0 +1,509 @@
+"""One thread's log: bringing the index up to date, appending, recovering, replacing.
+
+The rules that make it safe with any number of processes:
+
+- A writer holds the lock of the log's file while it decides, writes and syncs, and nothing of the user's runs then.
+- A log is only ever appended to. Bytes that readers may have taken for a frame are never changed; what a writer cuts
+  off is less than a frame. Everything else makes a new file and renames it over the old one.
+- After its sync and before it answers, a writer makes sure that the path still names the file it wrote, and that
+  nobody is about to replace it (see `milepost_files.lock`). If not, it does its work again on the new file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import logging
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from milepost.errors import MilepostError, Unavailable
+
+from milepost_files import frames, handle, rewrite, scan
+from milepost_files.handle import Handle
+from milepost_files.index import Index
+from milepost_files.lock import Superseded, Turns, beside
+from milepost_files.rewrite import Draft, Read
+from milepost_files.scan import Tail
+
+_log = logging.getLogger("milepost.files")
+
+_KEPT_TAILS: Final = 4
+_KEPT_BYTES: Final = 1 << 20
+_SMALL: Final = 4096
+_WASTE: Final = 1 << 20
+_SNAPSHOT_FRAMES: Final = 256
+_SNAPSHOT_BYTES: Final = 8 << 20
+_TRIES: Final = 64
+
+
+class Change(Protocol):
+    """One write operation on a log."""
+
+    @property
+    def reset(self) -> bool:
+        """Whether what `decide` returns replaces everything that the log holds."""
+        ...
+
+    @property
+    def tidy(self) -> bool:
+        """Whether the log should be looked at for waste afterwards."""
+        ...
+
+    @property
+    def answer(self) -> object:
+        """What the last `decide` led to."""
+        ...
+
+    def decide(self, index: Index, read: Read, now: float) -> Draft | None:
+        """What to append, decided against `index`; None for nothing. Must not change anything: it may be repeated."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What all logs of a store have in common."""
+
+    clock: Callable[[], float] = time.time
+    sync: bool = True
+    """Whether an answer waits for the disk."""
+    lock_timeout: float = 5.0
+    preallocate: int = 0
+    """How many bytes to grow a log by at a time; 0: by what is appended."""
+
+
+class Log:
+    """The log of one thread, as this process sees it. `mutex` guards everything but what a writer does on its own."""
+
+    def __init__(self, folder: str, name: str, thread: str | None, settings: Settings) -> None:
+        self._thread = thread
+        self.mutex = threading.Lock()
+        self._folder = folder
+        self._stem = os.path.join(folder, name)
+        self._path = self._stem + ".log"
+        self._settings = settings
+        self._turns = Turns(self._stem, settings.lock_timeout)
+        self._handle: Handle | None = None
+        self._index: Index | None = None
+        self._tail = Tail.CLEAN
+        self._check = False
+        self._unsynced = False
+        self._settled = False
+        self._snapshot = (0, 0)
+        self._trusting = True
+
+    @property
+    def known(self) -> bool:
+        """Whether it is known whose log this is."""
+        return self._thread is not None
+
+    @property
+    def thread(self) -> str:
+        assert self._thread is not None
+        return self._thread
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    def view(self) -> tuple[Index, Handle] | None:
+        """The index as of now and the file it is about; None when there is no such log. Hold `mutex`."""
+        for _ in range(_TRIES):
+            try:
+                status = os.stat(self._path)
+            except FileNotFoundError:
+                self.forget()
+                return None
+            held = self._handle
+            if held is None or held.identity != handle.identity(status):
+                if not self._reopen():
+                    continue
+                held = self._handle
+                assert held is not None
+            index = self._refresh(held, held.size)
+            return None if index is None else (index, held)
+        raise self._restless()
+
+    def damage(self, index: Index) -> tuple[str, ...]:
+        """What had to be skipped, in words. Hold `mutex`."""
+        if self._tail is Tail.GARBAGE:
+            return (*index.damage, f"what follows byte {index.end} of the log is not a frame")
+        return tuple(index.damage)
+
+    def distrust(self, index: Index) -> None:
+        """Have the whole log verified before it is used again: `index` led to bytes that are not what it says."""
+        with self.mutex:
+            if self._index is index:
+                self._index = None
+                self._trusting = False
+
+    def lose(self) -> None:
+        """Forget everything: the next operation starts from the disk."""
+        with self.mutex:
+            self.forget()
+
+    def forget(self) -> None:
+        """`lose` for who holds `mutex`."""
+        self._handle = None
+        self._index = None
+        self._settled = False
+
+    def size(self) -> int:
+        """Bytes of the log's file."""
+        try:
+            return os.stat(self._path).st_size
+        except FileNotFoundError:
+            return 0
+
+    def _reopen(self) -> bool:
+        """Open what the path names now. `_refresh` finds out whether the index fits it."""
+        try:
+            self._handle = _open(self._path)
+        except FileNotFoundError:
+            return False
+        self._settled = False
+        self._check = True
+        return True
+
+    def _fits(self, held: Handle, index: Index) -> bool:
+        """Whether the file begins with all that `index` has seen."""
+        place, raw = index.tip
+        return bool(raw) and scan.pread(held.fd, len(raw), place) == raw and held.size >= index.end
+
+    def _refresh(self, held: Handle, size: int) -> Index | None:
+        index = self._index
+        if index is not None and size == index.end and not self._check:
+            self._tail = Tail.CLEAN
+            return index
+        if index is not None and not self._fits(held, index):
+            index = self._index = None
+        self._check = False
+        if index is None:
+            index = self._thaw(held) or scan.begin(held.fd, size)
+            if index is None:
+                self._tail = Tail.PARTIAL if size else Tail.CLEAN
+                return None
+            self._index = index
+        before = index.end
+        self._tail = scan.advance(held.fd, index, size)
+        if index.end != before:
+            self._unsynced = True
+        if self._thread is None:
+            self._thread = index.thread
+        return index
+
+    def _thaw(self, held: Handle) -> Index | None:
+        if not self._trusting:
+            return None
+        try:
+            with open(self._stem + ".idx", "rb") as file:
+                index = Index.thaw(file.read())
+        except OSError:
+            return None
+        if index is None or (self._thread and index.thread not in (None, self._thread)) or not self._fits(held, index):
+            return None
+        self._snapshot = (index.frames, index.end)
+        return index
+
+    # -- writing ----------------------------------------------------------------------------------------------------
+
+    def commit(self, changes: Sequence[Change]) -> list[Exception | None]:
+        """Carry out changes, with as few writes and syncs as can be. Returns what went wrong, for each of them."""
+        outcome: list[Exception | None] = []
+        start = 0
+        while start < len(changes):
+            stop = start + 1
+            if changes[start].reset:
+                outcome.append(self._reset(changes[start]))
+            else:
+                while stop < len(changes) and not changes[stop].reset:
+                    stop += 1
+                outcome += self._append(changes[start:stop])
+            start = stop
+        return outcome
+
+    def rest(self) -> None:
+        """What can wait until everybody has his answer: the snapshot of the index."""
+        with self.mutex:
+            index = self._index
+            if index is None or index.damage:
+                return
+            covered, end = self._snapshot
+            if index.frames - covered < max(_SNAPSHOT_FRAMES, covered // 4) and index.end - end < max(
+                _SNAPSHOT_BYTES, end // 4
+            ):
+                return
+            data = index.freeze()
+            self._snapshot = (index.frames, index.end)
+            self._trusting = True
+        temporary = f"{self._stem}.idx-{secrets.token_hex(8)}"
+        try:
+            with open(temporary, "xb") as file:
+                file.write(data)
+            os.rename(temporary, self._stem + ".idx")
+        except OSError as exc:
+            _log.warning("cannot write the index %s.idx (%s); opening this thread will take longer", self._stem, exc)
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+
+    def _append(self, changes: Sequence[Change]) -> list[Exception | None]:
+        batch = _Batch([None] * len(changes))
+        for _ in range(_TRIES):
+            try:
+                held = self._lock()
+                try:
+                    batch = self._write(held, changes)
+                    if batch.data or self._unsynced:
+                        self._sync(held, batch)
+                    if not batch.data or self._turns.confirmed(held):
+                        self._tidy(held, changes)
+                        return batch.errors
+                finally:
+                    held.unlock()
+                self._turns.wait_out()
+                if self._survived(batch):
+                    return batch.errors
+            except Superseded:
+                continue
+            except (OSError, EOFError, MilepostError) as exc:
+                self.lose()
+                return [error or exc for error in batch.errors]
+        return [self._restless()] * len(changes)
+
+    def _reset(self, change: Change) -> Exception | None:
+        for _ in range(_TRIES):
+            if not os.path.exists(self._path):
+                return None
+            try:
+                held = self._lock()
+                try:
+                    if not self._start_over(held, change):
+                        return None
+                finally:
+                    held.unlock()
+                self.lose()
+                for infix in (".idx", ".torn-"):
+                    for path in beside(self._stem, infix):
+                        with contextlib.suppress(FileNotFoundError):
+                            os.unlink(path)
+            except Superseded:
+                continue
+            except (OSError, EOFError, MilepostError) as exc:
+                self.lose()
+                return exc
+            return None
+        return self._restless()
+
+    def _start_over(self, held: Handle, change: Change) -> bool:
+        now = self._settings.clock()
+        with self.mutex:
+            draft = change.decide(self._catch_up(held), _reader(held), now)
+        if draft is None:
+            return False
+        fresh = Index(secrets.randbits(64))
+        drafts: list[Draft] = [([[frames.THREAD, self.thread]], []), draft]
+        self._turns.replace(held, lambda fd: rewrite.fill(fd, fresh, drafts, now))
+        return True
+
+    def _lock(self) -> Handle:
+        """The file that the path names, locked, and created if need be."""
+        for _ in range(_TRIES):
+            held = self._handle
+            if held is None or not held.writable:
+                held = _create(self._path)
+                with self.mutex:
+                    self._handle = held
+                    self._check = True
+                    self._settled = False
+            if self._turns.take(held, functools.partial(_copy, held)):
+                return held
+            with self.mutex:
+                if self._handle is held:
+                    self._handle = None
+        raise self._restless()
+
+    def _catch_up(self, held: Handle) -> Index:
+        """The index as of now, after cutting off what a writer that died has left unfinished. Hold lock and `mutex`."""
+        size = held.size
+        index = self._refresh(held, size)
+        if self._tail is not Tail.CLEAN:
+            self._cut(held, index.end if index else 0, size)
+            self._tail = Tail.CLEAN
+        if index is None:
+            index = self._index = Index(secrets.randbits(64))
+        return index
+
+    def _cut(self, held: Handle, end: int, size: int) -> None:
+        _log.warning("the log %s ends in %d bytes that are no whole frame; cutting them off", self._path, size - end)
+        try:
+            kept = beside(self._stem, ".torn-")
+            for path in kept[: max(len(kept) - _KEPT_TAILS + 1, 0)]:
+                os.unlink(path)
+            with open(f"{self._stem}.torn-{time.time_ns():020d}", "xb") as file:
+                file.write(scan.pread(held.fd, min(size - end, _KEPT_BYTES), end))
+        except OSError as exc:
+            _log.warning("cannot keep the cut end of %s aside: %s", self._path, exc)
+        os.ftruncate(held.fd, end)
+
+    def _write(self, held: Handle, changes: Sequence[Change]) -> _Batch:
+        with self.mutex:
+            index = self._catch_up(held)
+            batch = _Batch([None] * len(changes), index.log, index.end)
+            now = self._settings.clock()
+            read = _reader(held)
+            parts: list[bytes] = []
+            ends = [0] * len(changes)
+            for number, change in enumerate(changes):
+                try:
+                    draft = change.decide(index, read, now)
+                except MilepostError as exc:
+                    batch.errors[number] = exc
+                    continue
+                if draft is None:
+                    continue
+                drafts = [draft]
+                if index.thread is None:
+                    drafts.insert(0, ([[frames.THREAD, self.thread]], []))
+                for records, blobs in drafts:
+                    frame = frames.encode(index.log, now, records, blobs)
+                    rewrite.place(index, frame)
+                    parts.append(frame.data)
+                ends[number] = index.end
+            batch.data = parts[0] if len(parts) == 1 else b"".join(parts)
+            if batch.data:
+                self._put_down(held, index, batch, ends)
+            elif index.end == 0:
+                self._index = None
+            return batch
+
+    def _put_down(self, held: Handle, index: Index, batch: _Batch, ends: Sequence[int]) -> None:
+        """Write a batch. What did not make it to the file as a whole is cut off, and its changes fail."""
+        data = batch.data
+        step, size, need = self._settings.preallocate, held.size, index.end + frames.HEADER.size
+        if need > size and (step or size > batch.start):
+            # Zeros after the last frame tell readers that it may be half written although its room is there.
+            step = step or 1
+            data = data.ljust(-(-need // step) * step - batch.start, b"\0")
+        done, error = handle.write(held.fd, data, batch.start)
+        if error is None or done >= len(batch.data):
+            return
+        whole = max((end for end in ends if end <= batch.start + done), default=batch.start)
+        whole = max(whole, batch.start)
+        self._lose_index()
+        os.ftruncate(held.fd, whole)
+        for number, end in enumerate(ends):
+            if end > whole:
+                batch.errors[number] = error
+        batch.data = batch.data[: whole - batch.start]
+
+    def _sync(self, held: Handle, batch: _Batch) -> None:
+        if not self._settings.sync:
+            self._unsynced = False
+            return
+        try:
+            os.fdatasync(held.fd)
+            if not self._settled:
+                if batch.start < _SMALL:
+                    # Whoever made the file may have died before it had synced the folder.
+                    handle.sync_folder(self._folder)
+                self._settled = True
+        except OSError:
+            # What the disk holds now is unknown, and syncing again would not tell. A copy that syncs does.
+            with self.mutex:
+                self._lose_index()
+            self._turns.replace(held, functools.partial(_copy, held))
+        self._unsynced = False
+
+    def _survived(self, batch: _Batch) -> bool:
+        """Whether the file that took our place holds what we wrote to the one before."""
+        with self.mutex:
+            view = self.view()
+            if view is None:
+                return False
+            index, held = view
+            return index.log == batch.log and scan.pread(held.fd, len(batch.data), batch.start) == batch.data
+
+    def _tidy(self, held: Handle, changes: Sequence[Change]) -> None:
+        """Rewrite the log if most of it is dead. The changes are done; if this fails, it is for another time."""
+        index = self._index
+        if index is None or index.damage or index.dead * 2 < index.end:
+            return
+        if index.dead < _WASTE and not any(change.tidy for change in changes):
+            return
+        fresh = Index(secrets.randbits(64))
+        try:
+            self._turns.replace(
+                held, lambda fd: rewrite.fill(fd, fresh, rewrite.live(index, _reader(held)), index.updated)
+            )
+        except (OSError, EOFError, Superseded) as exc:
+            _log.warning("cannot give back the unused space of %s: %s", self._path, exc)
+            return
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._stem + ".idx")
+        self.lose()
+
+    def _lose_index(self) -> None:
+        self._index = None
+        self._snapshot = (0, 0)
+
+    def _restless(self) -> Unavailable:
+        return Unavailable(
+            f"the log {self._path} was replaced again and again while it was in use; try again",
+            backend="files",
+            op="open",
+        )
+
+
+@dataclass(slots=True)
+class _Batch:
+    """What was written for some changes."""
+
+    errors: list[Exception | None]
+    log: int = 0
+    start: int = 0
+    data: bytes = field(default=b"")
+
+
+def _reader(held: Handle) -> Read:
+    return lambda ranges: scan.gather(held.fd, ranges)
+
+
+def _open(path: str) -> Handle:
+    try:
+        return Handle(os.open(path, os.O_RDWR | os.O_CLOEXEC), writable=True)
+    except OSError as exc:
+        if exc.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        return Handle(os.open(path, os.O_RDONLY | os.O_CLOEXEC), writable=False)
+
+
+def _create(path: str) -> Handle:
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+    try:
+        return Handle(os.open(path, flags, 0o666), writable=True)
+    except FileNotFoundError:
+        folder = os.path.dirname(path)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder)
+        handle.sync_folder(os.path.dirname(folder))
+        return Handle(os.open(path, flags, 0o666), writable=True)
+
+
+def _copy(held: Handle, fd: int) -> None:
+    """Write the frames of a log to another file, byte for byte: for readers it is the same log."""
+    size = held.size
+    index = scan.begin(held.fd, size)
+    if index is None:
+        return
+    scan.advance(held.fd, index, size)
+    offset = 0
+    while offset < index.end:
+        data = scan.pread(held.fd, min(_WASTE, index.end - offset), offset)
+        _, error = handle.write(fd, data, offset)
+        if error is not None:
+            raise error
+        offset += len(data)

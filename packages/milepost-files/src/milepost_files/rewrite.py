@@ -1,0 +1,82 @@
+"""Making a new log: from what is live in an old one, or from nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
+
+from milepost_files import frames, handle
+from milepost_files.frames import Frame, Record
+from milepost_files.index import Index
+
+Draft = tuple[list[Record], list[bytes]]
+"""The records and blobs of one frame."""
+
+Read = Callable[[Sequence[tuple[int, int]]], list[bytes]]
+"""The bytes of each (offset, length) of a log."""
+
+_DRAFT_BYTES: Final = 1 << 20
+_DRAFT_RECORDS: Final = 256
+
+
+def place(index: Index, frame: Frame) -> None:
+    """Bring `index` up to date with a frame that follows the last one."""
+    index.apply(frame.at, frame.records, index.end + frame.body)
+    index.tip = (index.end, frame.data[: frames.HEADER.size])
+    index.end += len(frame.data)
+
+
+def fill(fd: int, index: Index, drafts: Iterable[Draft], at: float) -> None:
+    """Append frames to a file that holds what `index` says, without syncing."""
+    for records, blobs in drafts:
+        frame = frames.encode(index.log, at, records, blobs)
+        _, error = handle.write(fd, frame.data, index.end)
+        if error is not None:
+            raise error
+        place(index, frame)
+
+
+def live(index: Index, read: Read) -> Iterator[Draft]:
+    """Everything alive in a log, in the order it was written in, as frames of a bounded size."""
+    things = _records(index)
+    things.sort(key=lambda thing: thing[0])
+    opening: list[Record] = [] if index.thread is None else [[frames.THREAD, index.thread]]
+    if index.tombstone is not None:
+        opening.append(tombstone_record(index))
+    yield opening, []
+    start = 0
+    while start < len(things):
+        stop, size = start, 0
+        while stop < len(things) and stop - start < _DRAFT_RECORDS and size < _DRAFT_BYTES:
+            size += things[stop][1]
+            stop += 1
+        some = things[start:stop]
+        blobs = read([(offset, length) for offset, length, _ in some])
+        records = [record for _, _, record in some]
+        for record, blob in zip(records, blobs, strict=True):
+            if record[0] == frames.PACK:
+                record[5] = frames.checksum(blob)
+        yield records, blobs
+        start = stop
+
+
+def tombstone_record(index: Index) -> Record:
+    """The record that says what the index knows of a deletion."""
+    assert index.tombstone is not None
+    return [frames.TOMBSTONE, list(index.tombstone.ids), index.tombstone.floor, index.tombstone.at]
+
+
+def _records(index: Index) -> list[tuple[int, int, Record]]:
+    things: list[tuple[int, int, Record]] = []
+    for ns, space in index.spaces.items():
+        for row in space.rows.values():
+            key = None if row.key == row.id else row.key
+            record = [frames.CHECKPOINT, ns, row.id, row.parent, key, row.at, row.length]
+            things.append((row.offset, row.length, record))
+        for id, cells in space.writes.items():
+            for (task, idx), cell in cells.items():
+                record = [frames.WRITES, ns, id, task, [idx, cell.channel, cell.length]]
+                things.append((cell.offset, cell.length, record))
+    for offset, length, span in index.every_slot():
+        things.append((offset, length, [frames.PACK, *span, length, 0]))
+    return things

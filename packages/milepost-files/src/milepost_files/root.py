@@ -1,0 +1,175 @@
+"""The folder of a store: its format, and the logs in it that are open."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Final
+
+from milepost.errors import FormatTooNew, InvalidConfig, Unavailable
+
+from milepost_files.commit import Queue
+from milepost_files.handle import sync_folder
+from milepost_files.log import Log, Settings
+
+FORMAT: Final = 1
+_FORMAT_FILE: Final = "FORMAT"
+_KIND: Final = "milepost-files"
+
+
+class Root:
+    """One store folder, as this process sees it: at most `max_open` logs are kept open with their index."""
+
+    def __init__(self, path: str, settings: Settings, max_open: int) -> None:
+        self.path = path
+        self.settings = settings
+        self._threads = os.path.join(path, "threads")
+        self._format = os.path.join(path, _FORMAT_FILE)
+        self._max_open = max_open
+        self._lock = threading.Lock()
+        self._open: OrderedDict[str, Queue] = OrderedDict()
+        self.ready = False
+
+    def renew(self) -> None:
+        """Open everything anew: this process was forked from the one that had it open."""
+        self._lock = threading.Lock()
+        self._open = OrderedDict()
+
+    def setup(self) -> None:
+        """Create the folder if it is not there, and see that it is a whole store of a format we know."""
+        if not os.path.exists(self._format):
+            os.makedirs(self.path, exist_ok=True)
+            if os.path.isdir(self._threads) and os.listdir(self._threads) and not os.path.exists(self._format):
+                raise Unavailable(
+                    f"the store in {self.path} has threads but has lost its file {_FORMAT_FILE}: restore it from a "
+                    f'backup, or write {{"format": {FORMAT}, "kind": "{_KIND}"}} into it',
+                    backend="files",
+                    op="open",
+                )
+            strangers = [
+                name for name in os.listdir(self.path) if name != "threads" and not name.startswith(_FORMAT_FILE)
+            ]
+            if strangers:
+                raise InvalidConfig(
+                    f"the folder {self.path} is not a Milepost store and not empty (it holds {min(strangers)!r}): name "
+                    "an empty folder, or one that does not exist yet",
+                    what="path",
+                    value=repr(self.path)[:200],
+                )
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(self._threads)
+            self._write_format()
+        self.verify()
+
+    def verify(self) -> None:
+        """See that the folder is a whole store of a format we know. Writes nothing."""
+        try:
+            with open(self._format, encoding="utf-8") as file:
+                content = json.load(file)
+            number = int({_KIND: content["format"]}[content["kind"]])
+        except FileNotFoundError as exc:
+            raise Unavailable(
+                f"there is no file store in {self.path}: call setup() to create it, or mount what holds it",
+                backend="files",
+                op="open",
+                errno=exc.errno,
+            ) from exc
+        except (ValueError, KeyError, TypeError, AttributeError) as exc:
+            raise InvalidConfig(
+                f"the file {self._format} is not one of a Milepost store: if the folder is one, restore the file from a "
+                "backup, else name another folder",
+                what="path",
+                value=repr(self.path)[:200],
+            ) from exc
+        if number > FORMAT:
+            raise FormatTooNew(
+                f"the store in {self.path} has format {number}, and this release reads up to {FORMAT}: upgrade "
+                "milepost-files",
+                found=number,
+                supported=FORMAT,
+            )
+        if not os.path.isdir(self._threads):
+            raise Unavailable(
+                f"the store in {self.path} has lost its folder 'threads': restore it from a backup, or remove "
+                f"{_FORMAT_FILE} to start with an empty store",
+                backend="files",
+                op="open",
+            )
+        self.ready = True
+
+    def queue(self, thread: str) -> Queue:
+        """The log of a thread, with its writers. Reads nothing from the disk."""
+        name = hashlib.blake2b(thread.encode(), digest_size=16).hexdigest()
+        with self._lock:
+            queue = self._open.get(name)
+            if queue is None:
+                queue = self._open[name] = Queue(
+                    Log(os.path.join(self._threads, name[:2]), name, thread, self.settings)
+                )
+                while len(self._open) > self._max_open:
+                    self._open.popitem(last=False)
+            else:
+                self._open.move_to_end(name)
+            return queue
+
+    def log(self, thread: str) -> Log:
+        return self.queue(thread).log
+
+    def names(self, after: str = "") -> Iterator[str]:
+        """Names of all logs after `after`, ascending; one shard's at a time is in memory."""
+        for shard in sorted(os.listdir(self._threads)):
+            if shard < after[: len(shard)]:
+                continue
+            try:
+                files = os.listdir(os.path.join(self._threads, shard))
+            except NotADirectoryError:
+                continue
+            for file in sorted(files):
+                name, dot, kind = file.partition(".")
+                if dot and kind == "log" and name > after:
+                    yield name
+
+    def named(self, name: str) -> Log | None:
+        """The log of this name, without keeping it open; None when it is of no thread (any more)."""
+        with self._lock:
+            queue = self._open.get(name)
+        if queue is not None:
+            return queue.log
+        log = Log(os.path.join(self._threads, name[:2]), name, None, self.settings)
+        with log.mutex:
+            log.view()
+        return log if log.known else None
+
+    def still_there(self) -> None:
+        """Raise `Unavailable` when the folder itself is gone: then nothing can be said about a thread."""
+        if not os.path.isdir(self._threads):
+            raise Unavailable(
+                f"the folder of the store {self.path} is gone: mount or restore it, then try again",
+                backend="files",
+                op="read",
+            )
+
+    def close(self) -> None:
+        with self._lock:
+            self._open.clear()
+
+    def _write_format(self) -> None:
+        temporary = f"{self._format}.{secrets.token_hex(8)}"
+        try:
+            with open(temporary, "x", encoding="utf-8") as file:
+                json.dump({"format": FORMAT, "kind": _KIND}, file)
+                file.write("\n")
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, self._format)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+        sync_folder(self.path)
+        sync_folder(os.path.dirname(os.path.abspath(self.path)))

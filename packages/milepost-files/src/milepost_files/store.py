@@ -1,0 +1,230 @@
+"""The verbs of the file store. Each is one request to the port; what it does lies in the modules it calls."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from milepost.errors import Corrupt
+from milepost.store import (
+    Batch,
+    Chart,
+    CheckpointRow,
+    Drop,
+    Loaded,
+    Pack,
+    Port,
+    Put,
+    Query,
+    Span,
+    Stats,
+    ThreadPage,
+    WriteRow,
+    Wrote,
+)
+
+from milepost_files import listing
+from milepost_files.changes import DeleteThread, DropSome, LoadBatch, PutCheckpoint, PutWrites, token
+from milepost_files.driver import Commit
+from milepost_files.export import export
+from milepost_files.index import Index
+from milepost_files.log import Change
+from milepost_files.reading import Cited, Found, Reader, cite, fetch, find, reading, spans_in
+from milepost_files.root import Root
+
+T = TypeVar("T")
+
+_Marked = tuple[str, list[Found], list[tuple[str, str, list[Cited]]], tuple[Span, ...]]
+"""What a chart tells: the token, checkpoints, writes and packs."""
+
+
+class Operation:
+    """A request that needs no lock: a function of no arguments, and what to call it in errors."""
+
+    __slots__ = ("op", "prepares", "step")
+
+    def __init__(self, op: str, step: Callable[[], object], *, prepares: bool = False) -> None:
+        self.op = op
+        self.step = step
+        self.prepares = prepares
+        """Whether it is what makes the store's folder."""
+
+    def __call__(self) -> object:
+        return self.step()
+
+
+class FilesStore:
+    """`milepost.store.Store` over a folder of logs."""
+
+    def __init__(self, root: Root, port: Port, close: Callable[[], None]) -> None:
+        self._root = root
+        self._port = port
+        self._close = close
+
+    async def setup(self) -> None:
+        await self._port.call(Operation("set up", self._root.setup, prepares=True))
+
+    async def put(self, thread: str, row: CheckpointRow, packs: Sequence[Pack], generation: int | None) -> Put:
+        change = PutCheckpoint(thread, row, packs, generation)
+        await self._commit(thread, change, "put a checkpoint")
+        return change.answer
+
+    async def put_writes(
+        self, thread: str, ns: str, checkpoint: str, rows: Sequence[WriteRow], generation: int | None
+    ) -> Wrote:
+        change = PutWrites(thread, ns, checkpoint, rows, generation)
+        await self._commit(thread, change, "put pending writes")
+        return change.answer
+
+    async def get(self, thread: str, ns: str, id: str | None) -> Loaded | None:
+        return await self._call("read a checkpoint", lambda: _get(self._root, thread, ns, id))
+
+    async def page(self, query: Query, after: tuple[str, ...] | None, limit: int, *, items: bool = True) -> Loaded:
+        return await self._call("list checkpoints", lambda: listing.page(self._root, query, after, limit, items=items))
+
+    async def lineage(
+        self,
+        thread: str,
+        ns: str,
+        id: str | None,
+        channels: Sequence[str] | None,
+        after: tuple[str, ...] | None,
+        limit: int,
+    ) -> Loaded | None:
+        return await self._call("read a lineage", lambda: _lineage(self._root, thread, ns, id, channels, after, limit))
+
+    async def fetch(self, thread: str, spans: Sequence[Span]) -> Sequence[Pack]:
+        return await self._call("read items", lambda: _fetch(self._root, thread, spans))
+
+    async def threads(self, after: tuple[str, ...] | None, limit: int) -> ThreadPage:
+        return await self._call("list threads", lambda: listing.threads(self._root, after, limit))
+
+    async def chart(self, thread: str) -> Chart | None:
+        return await self._call("chart a thread", lambda: _chart(self._root, thread))
+
+    async def drop(self, thread: str, drop: Drop, token: str) -> bool:
+        change = DropSome(drop, token, secrets.randbits(63))
+        await self._commit(thread, change, "drop checkpoints")
+        return change.answer
+
+    async def delete_thread(self, thread: str) -> None:
+        await self._commit(thread, DeleteThread(), "delete a thread")
+
+    async def export(self, thread: str, after: tuple[str, ...] | None, limit: int) -> Batch | None:
+        return await self._call("export a thread", lambda: export(self._root.log(thread), after, limit))
+
+    async def load(self, thread: str, batch: Batch) -> None:
+        await self._commit(thread, LoadBatch(batch), "load a thread")
+
+    async def stats(self, thread: str | None) -> Stats:
+        return await self._call("count", lambda: listing.stats(self._root, thread))
+
+    async def close(self) -> None:
+        self._close()
+
+    async def _commit(self, thread: str, change: Change, op: str) -> None:
+        await self._port.call(Commit(self._root.queue(thread), change, op))
+
+    async def _call(self, op: str, step: Callable[[], T]) -> T:
+        reply: Any = await self._port.call(Operation(op, step))
+        answer: T = reply
+        return answer
+
+
+def _get(root: Root, thread: str, ns: str, id: str | None) -> Loaded | None:
+    def plan(index: Index) -> Found | None:
+        space = index.spaces.get(ns)
+        if space is None:
+            return None
+        row = space.head() if id is None else space.rows.get(id)
+        return None if row is None else find(index, ns, row)
+
+    def read(reader: Reader, planned: Found | None) -> Loaded | None:
+        if planned is None:
+            if id is None and reader.damage and reader.index.empty:
+                raise Corrupt(
+                    f"nothing of thread {thread!r} can be read: {'; '.join(reader.damage)}. Restore the thread from a "
+                    "backup, or delete it to start afresh",
+                    thread=thread,
+                    ns=ns,
+                    checkpoint=None,
+                    damage=tuple(reader.damage),
+                )
+            return None
+        snapshots = reader.snapshots((planned,))
+        packs = reader.packs(spans_in(snapshots))
+        return Loaded(snapshots, {thread: packs}, damage=tuple(reader.damage))
+
+    return _present(root, reading(root.log(thread), plan, read))
+
+
+def _lineage(
+    root: Root,
+    thread: str,
+    ns: str,
+    id: str | None,
+    channels: Sequence[str] | None,
+    after: tuple[str, ...] | None,
+    limit: int,
+) -> Loaded | None:
+    wanted = None if channels is None else frozenset(channels)
+
+    def plan(index: Index) -> tuple[list[Found], tuple[str, ...] | None] | None:
+        space = index.spaces.get(ns)
+        if space is None:
+            return None
+        start = space.head() if id is None else space.rows.get(id)
+        if start is None:
+            return None
+        row = space.rows.get(after[0]) if after else start
+        found: list[Found] = []
+        while row is not None and row.parent is not None and (row := space.rows.get(row.parent)) is not None:
+            if len(found) == limit:
+                return found, (found[-1].row.id,) if found else after
+            found.append(find(index, ns, row, wanted))
+        return found, None
+
+    def read(reader: Reader, planned: tuple[list[Found], tuple[str, ...] | None] | None) -> Loaded | None:
+        if planned is None:
+            return None
+        found, cursor = planned
+        snapshots = reader.snapshots(found)
+        packs = reader.packs(spans_in(snapshots, rows=False))
+        return Loaded(snapshots, {thread: packs}, cursor, tuple(reader.damage))
+
+    return _present(root, reading(root.log(thread), plan, read))
+
+
+def _fetch(root: Root, thread: str, spans: Sequence[Span]) -> list[Pack]:
+    return _present(root, fetch(root.log(thread), spans)) or []
+
+
+def _chart(root: Root, thread: str) -> Chart | None:
+    def plan(index: Index) -> _Marked | None:
+        if index.empty:
+            return None
+        rows = [Found(ns, space.rows[id], []) for ns, space in index.spaces.items() for _, id in space.order]
+        writes = [(ns, id, cite(cells)) for ns, space in index.spaces.items() for id, cells in space.writes.items()]
+        return token(index), rows, writes, tuple(slot.span for slot in index.every_slot())
+
+    def read(reader: Reader, planned: _Marked | None) -> Chart | None:
+        if planned is None:
+            return None
+        mark, rows, writes, packs = planned
+        return Chart(
+            token=mark,
+            generation=reader.generation,
+            rows=tuple(reader.checkpoints(rows)),
+            writes={(ns, id): tuple(reader.writes(cells)) for ns, id, cells in writes},
+            packs=packs,
+        )
+
+    return _present(root, reading(root.log(thread), plan, read))
+
+
+def _present(root: Root, answer: T | None) -> T | None:
+    """`answer`; but when it is None, only if that means "not there"."""
+    if answer is None:
+        root.still_there()
+    return answer
