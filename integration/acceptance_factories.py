@@ -1,7 +1,7 @@
 """Milepost's savers for LangGraph's own test files: what ``run_langgraph_suite.py --factory`` is given.
 
 A factory takes "sync", "async" or "dual" and returns a context manager over a fresh, empty saver. One saver serves both
-flavours, so the three differ in nothing but how they are entered.
+flavours, so the three differ only in how they are entered, and in that LangGraph's async tests await ``setup()``.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ Entered = AbstractContextManager[Saver] | AbstractAsyncContextManager[Saver]
 
 def memory(kind: str) -> Entered:
     """A saver over a memory store of its own."""
-    del kind  # one object, entered either way
-    return milepost.connect("memory:")
+    return _entered_async("memory:") if kind == "async" else milepost.connect("memory:")
 
 
 def files(kind: str) -> Entered:
@@ -28,19 +27,28 @@ def files(kind: str) -> Entered:
     return _files_async() if kind == "async" else _files()
 
 
+@asynccontextmanager
+async def _entered_async(url: str) -> AsyncIterator[Saver]:
+    async with milepost.connect(url) as saver:
+        vars(saver)["setup"] = saver.asetup
+        yield saver
+
+
 @contextmanager
 def _files() -> Iterator[Saver]:
-    with tempfile.TemporaryDirectory(prefix="milepost-") as folder, _open(folder) as saver:
+    with _folder() as url, milepost.connect(url) as saver:
         yield saver
 
 
 @asynccontextmanager
 async def _files_async() -> AsyncIterator[Saver]:
-    with tempfile.TemporaryDirectory(prefix="milepost-") as folder:
-        async with _open(folder) as saver:
+    with _folder() as url:
+        async with _entered_async(url) as saver:
             yield saver
 
 
-def _open(folder: str) -> Saver:
-    # LangGraph's tests never crash a process, so they need not wait for the disk.
-    return milepost.connect(f"file:{Path(folder).as_posix()}", durability="os")
+@contextmanager
+def _folder() -> Iterator[str]:
+    with tempfile.TemporaryDirectory(prefix="milepost-") as folder:
+        # LangGraph's tests never crash a process, so they need not wait for the disk.
+        yield f"file:{Path(folder).as_posix()}?durability=os"
