@@ -111,23 +111,12 @@ class TypedCoding:
 
 def own_serializer(serde: SerializerProtocol) -> Serializer:
     """What reads values that Milepost's serializer wrote when the saver's serializer is (now) another one."""
-    if isinstance(serde, Serializer):
-        return serde
-    return Serializer()
+    return serde if isinstance(serde, Serializer) else Serializer()
 
 
 def coding_for(serde: SerializerProtocol) -> Coding:
     """How a saver with this serializer encodes."""
     return OwnCoding(serde) if isinstance(serde, Serializer) else TypedCoding(serde)
-
-
-def array_header(count: int) -> bytes:
-    """The msgpack header of an array of `count` elements."""
-    if count < 16:
-        return bytes((0x90 | count,))
-    if count < 1 << 16:
-        return b"\xdc" + count.to_bytes(2, "big")
-    return b"\xdd" + count.to_bytes(4, "big")
 
 
 def _dotted(value: object) -> str:

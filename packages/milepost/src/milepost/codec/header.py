@@ -20,8 +20,8 @@ import ormsgpack
 from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from milepost.codec.coding import array_header
 from milepost.codec.envelope import Vault, unwrap, wrap
+from milepost.codec.exts import array_header
 from milepost.codec.layout import Layout, from_wire, to_wire
 from milepost.codec.pack import COMPRESS_OVER
 from milepost.codec.values import Serializer

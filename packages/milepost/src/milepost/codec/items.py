@@ -15,7 +15,8 @@ from typing import Any
 
 from langgraph.checkpoint.serde.types import _DeltaSnapshot  # LangGraph has no public name for it
 
-from milepost.codec.coding import Coding, array_header
+from milepost.codec.coding import Coding
+from milepost.codec.exts import array_header
 from milepost.codec.guard import BLOCK, SameObjects, Seen, guardable
 from milepost.codec.pack import words
 

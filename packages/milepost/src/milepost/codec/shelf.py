@@ -13,8 +13,9 @@ from typing import Any
 
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
-from milepost.codec.coding import Coding, array_header
+from milepost.codec.coding import Coding
 from milepost.codec.envelope import FORMAT, Vault, checksum
+from milepost.codec.exts import array_header
 from milepost.codec.layout import DELTA, INLINE, KEYED, MANY, ONE, TYPED, Layout
 from milepost.codec.pack import OpenPack, digest_of, open_pack
 from milepost.errors import Corrupt
