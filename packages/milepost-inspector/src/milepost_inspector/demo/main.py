@@ -1,0 +1,85 @@
+"""`milepost demo`: prepares the folder, runs the job, asks the person, prints the report."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import shutil
+import sys
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from rich.console import Console
+from rich.table import Table
+
+from milepost_inspector.demo import conductor, records, report
+from milepost_inspector.errors import UsageError
+
+MARK = "made-by-milepost-demo"
+"""A file that marks a folder as the demo's own, which the next run may empty."""
+
+
+def run(options: argparse.Namespace, console: Console) -> int:
+    """Run the demo as the options say, and return its exit code."""
+    available = len(records.load())
+    if options.records > available:
+        raise UsageError(f"--records {options.records}: there are only {available} records")
+    folder: Path = options.dir
+    _prepare(folder, keep=options.keep)
+    thread = f"demo-{datetime.now().astimezone():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    plan = conductor.Plan(
+        url=options.url or _url(folder / "state"),
+        thread=thread,
+        log=folder / f"world-{thread}.jsonl",
+        records=options.records,
+        batch=options.batch,
+        kills=options.kills,
+        seed=options.seed,
+    )
+    console.print(
+        f"{plan.records} records in batches of {plan.batch}; {plan.kills} kills; the store is {plan.url}",
+        soft_wrap=True,
+    )
+
+    def ask(question: Mapping[str, Any]) -> str:
+        return _ask(question, console, ask_nobody=options.yes)
+
+    try:
+        outcome = conductor.conduct(plan, console, ask)
+    except conductor.DemoError as error:
+        print(f"milepost: {error}", file=sys.stderr)
+        return 1
+    return 0 if report.report(outcome, console) else 1
+
+
+def _url(store: Path) -> str:
+    path = quote(store.as_posix())
+    return f"file:{path}" if store.is_absolute() else f"file:./{path}"
+
+
+def _prepare(folder: Path, *, keep: bool) -> None:
+    mark = folder / MARK
+    if folder.exists() and not keep:
+        if not mark.exists() and any(folder.iterdir()):
+            raise UsageError(f"{folder} holds something that the demo has not made: name another with --dir")
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    mark.touch()
+
+
+def _ask(question: Mapping[str, Any], console: Console, *, ask_nobody: bool) -> str:
+    table = Table(title="The agent waits for approval", show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    for key, value in sorted(question["totals"].items()):
+        name, cents, _ = key.rpartition(" cents")
+        table.add_row(*((name, f"{value / 100:,.2f}") if cents else (key, f"{value:,}")))
+    console.print(table)
+    console.print(question["question"], end=" ")
+    if ask_nobody or not sys.stdin.isatty():
+        console.print("approved by --yes" if ask_nobody else "approved: there is no terminal to ask at")
+        return "approve"
+    return "approve" if console.input("\\[y/N] ").strip().lower() in {"y", "yes"} else "refuse"
