@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from milepost.testing import Memory
+import subjects
 from milepost.testing.suite import Everything
 
 
 class TestMemory(Everything):
-    subject = Memory
+    subject = subjects.Memory
+
+
+class TestFiles(Everything):
+    subject = subjects.Files

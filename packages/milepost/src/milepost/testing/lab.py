@@ -7,11 +7,12 @@ flavour "blocking" nothing in it ever suspends, so it is run to its end without 
 from __future__ import annotations
 
 import asyncio
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -23,14 +24,18 @@ from langgraph.checkpoint.base import (
 )
 
 from milepost.flavour import run
-from milepost.memory import MemoryBackend
+from milepost.memory import CallPort, MemoryBackend
 from milepost.observe import Event
 from milepost.saver import Saver
-from milepost.store import Backend, Stats, ThreadRow
+from milepost.store import Backend, Stats, Store, ThreadRow
+from milepost.testing.faults import FaultyBackend, FaultyPort, Overable, Plan
 
 T = TypeVar("T")
 
 Flavour = Literal["blocking", "async"]
+_MOMENT = 0.05
+"""Seconds."""
+
 FLAVOURS: tuple[Flavour, ...] = ("blocking", "async")
 
 
@@ -56,6 +61,13 @@ class Subject(ABC):
     def saver(self, backend: Backend, **options: Any) -> Saver:
         """A saver over `backend`. `options` are those of `Saver`."""
         return Saver(backend, **options)
+
+    def over(self, backend: Backend, plan: Plan) -> Store:
+        """The store of `backend` over a port that goes wrong by `plan`.
+
+        As it stands, for backends whose requests are functions of no arguments.
+        """
+        return cast("Overable", backend).over(FaultyPort(CallPort(), plan))
 
     def url(self) -> str:
         """What `milepost.connect` opens this store by, in another process. Asked of stores that are "shared"."""
@@ -183,6 +195,7 @@ class Lab:
         self.flavour: Flavour = flavour
         self._open: list[Face] = []
         self._saver: Face | None = None
+        self._twins: list[Lab] = []
 
     @property
     def saver(self) -> Face:
@@ -199,16 +212,50 @@ class Lab:
         self._open.append(face)
         return face
 
+    def faulty(self, plan: Plan, **options: Any) -> Face:
+        """A saver over the same store whose calls go wrong by `plan`."""
+        backend = self.subject.backend()
+        saver = self.subject.saver(FaultyBackend(backend, self.subject.over(backend, plan)), **options)
+        face = Face(saver, self.flavour)
+        self._open.append(face)
+        return face
+
+    def twin(self, name: str = "twin") -> Lab:
+        """A lab of the same kind over another store, which is empty. It is closed with this one."""
+        directory = self.subject.directory / name
+        directory.mkdir()
+        lab = Lab(type(self.subject)(directory), self.flavour)
+        self._twins.append(lab)
+        return lab
+
     async def reopen(self, **options: Any) -> Face:
         """A saver that remembers nothing. A durable store is closed and opened again for it."""
         if "durable" in self.subject.capabilities:
             await self.close()
         return self.open(**options)
 
+    async def until(self, future: Future[T]) -> T:
+        """Wait for what another thread or task does."""
+        return await asyncio.wrap_future(future) if self.flavour == "async" else future.result()
+
+    async def idle(self) -> None:
+        """Let whatever else runs go on for a moment. No test may fail because it is too short."""
+        if self.flavour == "async":
+            await asyncio.sleep(_MOMENT)
+        else:
+            threading.Event().wait(_MOMENT)
+
+    async def views(self) -> AsyncIterator[Face]:
+        """The saver at hand, and then one that remembers nothing: what holds must hold for both."""
+        yield self.saver
+        yield await self.reopen()
+
     async def close(self) -> None:
         """Close every saver that is open."""
         while self._open:
             await self._open.pop().close()
+        while self._twins:
+            await self._twins.pop().close()
         self._saver = None
 
     async def together(self, *calls: Callable[[], Awaitable[T]]) -> list[T]:

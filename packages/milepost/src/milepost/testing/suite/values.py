@@ -151,22 +151,17 @@ class Values(Behaviours):
     """Channel values, writes and metadata are equal, type by type, when they come back."""
 
     @pytest.mark.parametrize("value", _CASES)
-    async def test_a_channel_keeps_its_value(self, lab: Lab, value: Any) -> None:
+    async def test_a_channel_and_a_write_keep_their_value(self, lab: Lab, value: Any) -> None:
         chain = Chain(lab.saver)
-        await chain.put({"x": value, "wrapped": {"in": [value]}})
-        await chain.put({"x": value, "wrapped": {"in": [value]}}, changed=())
-        for saver in (lab.saver, await lab.reopen()):
-            for id in ("0001", "0002"):
-                values = (await saver.got(chain.at(id))).checkpoint["channel_values"]
-                assert_same({"x": value, "wrapped": {"in": [value]}}, values, "channel_values")
-
-    @pytest.mark.parametrize("value", _CASES)
-    async def test_a_pending_write_keeps_its_value(self, lab: Lab, value: Any) -> None:
-        chain = Chain(lab.saver)
-        await chain.put({"x": 1})
+        state = {"x": value, "wrapped": {"in": [value]}}
+        await chain.put(state)
         await chain.writes(("x", value), ("__resume__", value))
-        found = await (await lab.reopen()).got(chain.at())
-        assert_same([("task", "__resume__", value), ("task", "x", value)], found.pending_writes, "pending_writes")
+        await chain.put(state, changed=())
+        async for saver in lab.views():
+            [second, first] = await saver.list(chain.latest)
+            assert_same(state, first.checkpoint["channel_values"], "first")
+            assert_same(state, second.checkpoint["channel_values"], "second")
+            assert_same([("task", "__resume__", value), ("task", "x", value)], first.pending_writes, "pending_writes")
 
     async def test_odd_names_of_channels(self, lab: Lab) -> None:
         chain = Chain(lab.saver)
@@ -181,19 +176,20 @@ class Values(Behaviours):
 
     async def test_metadata_keeps_every_character_and_type(self, lab: Lab) -> None:
         metadata = {
-            "x\x00y": "a\x00b",
+            "x\x00y": "a key with a NUL",
             "surrogate": "\ud800",
             "nan": float("nan"),
             "huge": 2**70,
-            "nested": {"a": [1, True, None]},
+            "nested": {"a": [1, True, None, "n\x00l"]},
             "writes": {"node": [1]},
             "run_id": "r",
             "user.name": "ann",
         }
         chain = Chain(lab.saver)
-        await chain.put({"x": 1}, metadata=metadata)
+        # LangGraph itself takes NULs out of the texts at the top level of metadata, and its tests insist on it.
+        await chain.put({"x": 1}, metadata={**metadata, "text": "a\x00b"})
         found = await (await lab.reopen()).got(chain.latest)
-        assert_same({"source": "loop", "step": 1, "parents": {}, **metadata}, dict(found.metadata))
+        assert_same({"source": "loop", "step": 1, "parents": {}, **metadata, "text": "ab"}, dict(found.metadata))
 
     async def test_a_zone_still_knows_its_rules(self, lab: Lab) -> None:
         chain = Chain(lab.saver)
