@@ -10,6 +10,7 @@ from typing import Any
 from milepost.codec import Codec, Header
 from milepost.codec.codec import Facets, facets
 from milepost.errors import Conflict, InvalidConfig
+from milepost.places import COUNTERS
 from milepost.retention import Lineage, Place, live_spans
 from milepost.store import Chart, CheckpointRow, Drop, Pack, Query, Span, Store
 
@@ -30,8 +31,12 @@ def searchable(wanted: Mapping[str, Any]) -> Facets:
 
 async def keep_latest(store: Store, codec: Codec, threads: Sequence[str]) -> None:
     """See `Saver.prune`."""
+
+    def stays(lineage: Lineage, header: Callable[[CheckpointRow], Header]) -> Collection[Place]:
+        return lineage.latest(lambda row: (header(row).metadata.get("parents") or {}).get(""))
+
     for thread in threads:
-        await _shorten(store, codec, thread, lambda lineage, _: lineage.heads())
+        await _shorten(store, codec, thread, stays)
 
 
 async def delete_for_runs(store: Store, codec: Codec, runs: Sequence[str]) -> None:
@@ -111,7 +116,7 @@ async def _plan(store: Store, codec: Codec, thread: str, chart: Chart, choose: C
     lineage = Lineage(
         {(row.ns, row.id): row for row in chart.rows},
         channels=lambda row: header(row).layouts.keys(),
-        deltas=lambda row: (header(row).metadata.get("counters_since_delta_snapshot") or {}).keys(),
+        deltas=lambda row: (header(row).metadata.get(COUNTERS) or {}).keys(),
     )
     kept = lineage.needed(choose(lineage, header))
     live = live_spans(chart, kept)

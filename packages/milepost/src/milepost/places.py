@@ -20,6 +20,9 @@ _CREDENTIAL = re.compile(
     r"secret[_\-]?key|client[_\-]?secret|connection[_\-]?string|dsn)$"
 )
 
+COUNTERS = "counters_since_delta_snapshot"
+"""The metadata by which LangGraph counts since each delta channel's last snapshot: it names the delta channels."""
+
 _ESCAPE = "\x02"
 """Begins a channel name that a store sees in hex."""
 
@@ -160,16 +163,24 @@ def looks_like_credential(name: str) -> bool:
 
 
 def full_metadata(config: RunnableConfig, metadata: CheckpointMetadata) -> CheckpointMetadata:
-    """`metadata` with the scalars of the config, as LangGraph's ``get_checkpoint_metadata`` merges them: run_id,
-    user keys, … Here nothing loses a character, and what looks like a credential stays out."""
-    merged: dict[str, Any] = dict(metadata)
+    """`metadata` with the scalars of the config (run_id, keys of the user's, …) merged in.
+
+    The rules are those of LangGraph's ``get_checkpoint_metadata``, whose tests pin them: NULs vanish from texts at the
+    top level (not from keys, and not from what is nested), and counters of delta channels are lists. One is added:
+    what looks like a credential stays out.
+    """
+    merged: dict[str, Any] = {
+        key: value.replace("\0", "") if isinstance(value, str) else value for key, value in metadata.items()
+    }
+    if counters := merged.get(COUNTERS):
+        merged[COUNTERS] = {channel: list(pair) for channel, pair in counters.items()}
     for source in (config.get("metadata"), config.get("configurable")):
         for key, value in (source or {}).items():
             if key in merged or key in EXCLUDED_METADATA_KEYS or key.startswith("__"):
                 continue
             if isinstance(value, str):
                 if not looks_like_credential(key):
-                    merged[key] = str(value)
+                    merged[key] = value.replace("\0", "")
             elif isinstance(value, (int, float)):
                 merged[key] = value
     return cast("CheckpointMetadata", merged)

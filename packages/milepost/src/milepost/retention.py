@@ -29,6 +29,21 @@ class Lineage:
                 latest[row.ns] = row
         return {(row.ns, row.id) for row in latest.values()}
 
+    def latest(self, root_of: Callable[[CheckpointRow], str | None]) -> set[Place]:
+        """What a thread goes on from: the latest checkpoint of each namespace.
+
+        The namespace of a single call of a subgraph (it has a task id, after a colon) goes with the root checkpoint
+        that made the call, `root_of` its head, once that one was stored: nothing will ever resume it.
+        """
+        heads = self.heads()
+        roots = self.needed(place for place in heads if not place[0])
+
+        def over(place: Place) -> bool:
+            root = root_of(self.rows[place]) if ":" in place[0] else None
+            return root is not None and ("", root) in self.rows and ("", root) not in roots
+
+        return {place for place in heads if not over(place)}
+
     def needed(self, kept: Iterable[Place]) -> set[Place]:
         """`kept`, and the ancestors that their delta channels are rebuilt from: up to the nearest one with a value."""
         needed = set(kept)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import random
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -43,6 +43,16 @@ from milepost.store import Backend, Query, Stats, ThreadRow
 SaverT = TypeVar("SaverT", bound="Saver")
 
 _random = random.SystemRandom()
+
+
+class _Done:
+    """Awaitable, any number of times, without effect."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield from ()
+
+
+_DONE = _Done()
 
 
 class Saver(BaseCheckpointSaver[str]):
@@ -103,10 +113,14 @@ class Saver(BaseCheckpointSaver[str]):
         """`close` for callers inside an event loop."""
         await self._shared.backend.aclose()
 
-    def setup(self) -> None:
-        """Create or upgrade the store. Happens by itself on first use; safe to repeat, and from many processes."""
+    def setup(self) -> Awaitable[None]:
+        """Create or upgrade the store. Happens by itself on first use; safe to repeat, and from many processes.
+
+        Done when it returns. What it returns may be awaited, as with LangGraph's async savers, and need not be.
+        """
         self._shared.ready = False
         run(self._ops.open(self._blocking()))
+        return _DONE
 
     async def asetup(self) -> None:
         """`setup`, async."""

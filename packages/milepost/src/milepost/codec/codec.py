@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import ormsgpack
 from langgraph.checkpoint.base import WRITES_IDX_MAP, ChannelVersions, Checkpoint, CheckpointMetadata
@@ -15,13 +16,15 @@ from milepost.codec.coding import Coding, OwnCoding, coding_for, own_serializer
 from milepost.codec.envelope import Vault, unwrap, wrap
 from milepost.codec.header import Header, front, open_header, reseal_header, seal_header
 from milepost.codec.items import Inline, Item, Piece, cut
-from milepost.codec.layout import TYPED, Address, Layout, Placer, from_wire, spans_of, to_wire
+from milepost.codec.layout import TYPED, Address, Layout, Placer, from_wire, is_snapshot, spans_of, to_wire
 from milepost.codec.memo import Memory, ThreadMemo
 from milepost.codec.pack import repack, reseal_pack, seal_pack
 from milepost.codec.shelf import Shelf
 from milepost.errors import Corrupt, Unserializable
 from milepost.places import store_name
 from milepost.store import Batch, CheckpointRow, Pack, Span, WriteRow, merge_spans
+
+T = TypeVar("T")
 
 Facets = dict[str, str | int | float | bool]
 
@@ -128,8 +131,18 @@ class Codec:
                         pieces[channel], unchanged[channel] = layout, value
                         continue
                 pieces[channel] = self._cut(memo, thread, ns, channel, value)
+            for channel, (label, layout) in before.items():
+                # The snapshot of a delta channel that nothing was written to since: LangGraph does not repeat it, but
+                # looks for it under the version.
+                if (
+                    is_snapshot(layout)
+                    and channel not in pieces
+                    and channel not in new_versions
+                    and versions.get(channel) == label
+                ):
+                    pieces[channel] = layout
         try:
-            encoded = front(checkpoint, metadata, self.serde)
+            encoded = front(list(pieces), checkpoint, metadata, self.serde)
         except Unserializable as exc:
             raise Unserializable(
                 f"the metadata or versions of checkpoint {checkpoint['id']!r} of thread {thread!r} cannot be stored: "
@@ -151,22 +164,35 @@ class Codec:
         )
 
     def _cut(self, memo: ThreadMemo, thread: str, ns: str, channel: str, value: Any) -> Piece:
-        try:
-            piece = cut(value, self._coding, memo.piece(ns, channel))
-        except Unserializable as exc:
-            raise _of_channel(exc, thread, channel) from exc
+        piece = self._named(thread, channel, partial(cut, value, self._coding, memo.piece(ns, channel)))
         memo.keep_piece(ns, channel, piece)
         return piece
+
+    def _named(self, thread: str, channel: str, encode: Callable[[], T]) -> T:
+        """`encode`, whose errors say what they are about. Those of a serializer of the user's stay what they are."""
+        try:
+            return encode()
+        except Unserializable as exc:
+            raise _of_channel(exc, thread, channel) from exc
+        except Exception as exc:
+            exc.add_note(f"while encoding channel {channel!r} of thread {thread!r}")
+            raise
 
     def place(self, draft: Draft, *, everything: bool = False) -> Placed:
         """Give a draft addresses; with `everything`, as if the store had nothing of the thread yet."""
         memo = self._memory.thread(draft.thread)
         with memo.lock:
-            if draft.unchanged and (everything or memo.epoch != draft.epoch):
-                # Where the parent's values lay is over: they are encoded after all.
-                for channel, value in draft.unchanged.items():
-                    draft.pieces[channel] = self._cut(memo, draft.thread, draft.ns, channel, value)
-                draft.unchanged = {}
+            if everything or memo.epoch != draft.epoch:
+                # Where the parent's values lay is over: they are encoded after all. A snapshot that was carried along
+                # is not: the walk along the parents finds it, as it would have for any other saver.
+                for channel, piece in tuple(draft.pieces.items()):
+                    if not isinstance(piece, tuple):
+                        continue
+                    if channel in draft.unchanged:
+                        value = draft.unchanged[channel]
+                        draft.pieces[channel] = self._cut(memo, draft.thread, draft.ns, channel, value)
+                    else:
+                        del draft.pieces[channel]
             placer = self._placer(memo, [p for p in draft.pieces.values() if not isinstance(p, tuple)], everything)
             layouts = {
                 channel: piece if isinstance(piece, tuple) else placer.layout(piece, self._typed)
@@ -199,10 +225,7 @@ class Codec:
         """Encode the pending writes of a task. Raises `Unserializable` naming thread, channel and path."""
         drafts: list[DraftWrite] = []
         for at, (channel, value) in enumerate(writes):
-            try:
-                piece = cut(value, self._coding)
-            except Unserializable as exc:
-                raise _of_channel(exc, thread, channel) from exc
+            piece = self._named(thread, channel, partial(cut, value, self._coding))
             drafts.append(DraftWrite(task, WRITES_IDX_MAP.get(channel, at), path, channel, piece))
         return drafts
 

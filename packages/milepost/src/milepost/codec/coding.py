@@ -79,7 +79,7 @@ class TypedCoding:
             pair = self._dumps(value)
         except MilepostError:
             raise
-        except Exception as exc:
+        except TypeError as exc:
             raise Unserializable(
                 f"{type(self._serde).__name__} cannot store a value of type {_dotted(value)}: {exc}",
                 path="",

@@ -44,10 +44,12 @@ def _about(thread: str, ns: str, id: str) -> bytes:
     return b"header\0" + f"{thread}\0{ns}\0{id}".encode("utf-8", "surrogatepass")
 
 
-def front(checkpoint: Checkpoint, metadata: CheckpointMetadata, serde: SerializerProtocol) -> bytes:
-    """Encode what is known when a put is asked for. Raises `Unserializable`."""
+def front(
+    channels: Sequence[str], checkpoint: Checkpoint, metadata: CheckpointMetadata, serde: SerializerProtocol
+) -> bytes:
+    """Encode what is known when a put is asked for: `channels` are those with a value. Raises `Unserializable`."""
     body = {key: value for key, value in checkpoint.items() if key != "channel_values"}
-    names = list(checkpoint["channel_values"])
+    names = list(channels)
     if not isinstance(serde, Serializer):
         return ormsgpack.packb(
             [_FOREIGN, names, list(serde.dumps_typed(body)), list(serde.dumps_typed(dict(metadata)))]

@@ -147,6 +147,11 @@ def spans_of(layout: Layout) -> Iterator[Span]:
             yield from spans_of(inner)
 
 
+def is_snapshot(layout: Layout) -> bool:
+    """Whether the value is the snapshot of a delta channel."""
+    return bool(layout[0] & ~TYPED == DELTA)
+
+
 def to_wire(layout: Layout, writers: dict[int, int]) -> list[Any]:
     """`layout` for a header; each writer is replaced by its place in the table `writers`, which grows."""
     kind = layout[0] & ~TYPED
