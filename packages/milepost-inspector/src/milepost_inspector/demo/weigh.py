@@ -37,12 +37,14 @@ def weigh(saver: BaseCheckpointSaver[Any], config: RunnableConfig) -> Weight:
     weight = Weight()
     prefix: list[int] | None = None
     for saved in saver.list(config):
-        values = dict(saved.checkpoint["channel_values"])
-        messages = values.pop("messages", [])
+        values = saved.checkpoint["channel_values"]
+        messages = values.get("messages", [])
         if prefix is None:
             prefix = [0, *itertools.accumulate(size(message) for message in messages)]
-        rest = size({**saved.checkpoint, "channel_values": {**values, "messages": []}})
-        whole = rest + _list_header(len(messages)) - 1 + prefix[len(messages)]
+        whole = size(
+            {**saved.checkpoint, "channel_values": {**values, "messages": []}} if messages else saved.checkpoint
+        )
+        whole += prefix[len(messages)] + _list_header(len(messages)) - _list_header(0)
         weight.final = weight.final or whole
         weight.checkpoints += whole
         weight.writes += sum(size(value) for _, _, value in saved.pending_writes or ())
