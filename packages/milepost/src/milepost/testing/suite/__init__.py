@@ -1,10 +1,18 @@
-"""The behaviour of a saver, as tests: subclass `Everything` and set `subject` to get the whole contract."""
+"""The behaviour of a saver, as tests: subclass `Everything` and set `subject` to get the whole contract.
+
+    class TestMine(Everything):
+        subject = Mine
+
+where ``Mine`` is a `milepost.testing.Subject`. It needs pytest and no plugin; with
+``pytest.register_assert_rewrite("milepost.testing")`` in a conftest.py, a failure shows its values.
+"""
 
 from __future__ import annotations
 
 from milepost.testing.suite.basis import Behaviours, cases_of, needs
 from milepost.testing.suite.identity import BadInput, Configs, Deletion, Identity
 from milepost.testing.suite.reading import Latest, Listing
+from milepost.testing.suite.storage import Forks, InPlace, Once
 from milepost.testing.suite.values import Refused, Values
 from milepost.testing.suite.writes import Writes
 
@@ -14,9 +22,12 @@ __all__ = [
     "Configs",
     "Deletion",
     "Everything",
+    "Forks",
     "Identity",
+    "InPlace",
     "Latest",
     "Listing",
+    "Once",
     "Refused",
     "Values",
     "Writes",
@@ -35,5 +46,8 @@ class Everything(
     Deletion,
     Configs,
     BadInput,
+    Once,
+    InPlace,
+    Forks,
 ):
     """Every behaviour there is."""

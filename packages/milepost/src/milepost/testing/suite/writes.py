@@ -89,7 +89,7 @@ class Writes(Behaviours):
         ordered = sorted(places, key=lambda place: writes_sort_key(*place))
         expected = [(task, "x", [path, index]) for path, task, index in ordered]
         batches = [(path, task) for path, task, index in places if not index]
-        for path, task in [*batches[1::2], *batches[::-2]]:
+        for path, task in [*batches[1::2], *reversed(batches[::2])]:
             await chain.writes(*[("x", [path, index]) for index in range(3)], task=task, path=path)
         assert await _writes(chain) == expected
         [listed] = await lab.saver.list(chain.latest)
