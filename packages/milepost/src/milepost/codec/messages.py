@@ -30,20 +30,19 @@ _TOOL: Final = (*_BASE, "tool_call_id", "artifact", "status")
 _CALL: Final = ("name", "args", "id", "type")
 _COUNTS: Final = ("input_tokens", "output_tokens", "total_tokens")
 
+_PARTS: Final = {str, dict}
+_TEXT: Final = {str}
+_NUMBER: Final = {int}
+_STATUS: Final = ("success", "error")
+
 _new = object.__new__
 _set = object.__setattr__
 
 
 def _plain_content(content: Any) -> bool:
+    # The type sets in this module are built by C loops: these checks are most of the price of a message.
     kind = type(content)
-    if kind is str:
-        return True
-    if kind is not list:
-        return False
-    for part in content:
-        if type(part) is not dict and type(part) is not str:
-            return False
-    return True
+    return kind is str or (kind is list and {*map(type, content)} <= _PARTS)
 
 
 def _plain_call(call: Any) -> bool:
@@ -52,22 +51,12 @@ def _plain_call(call: Any) -> bool:
     name, args, id, kind = call.values()
     if type(name) is not str or type(args) is not dict or kind != "tool_call":
         return False
-    if id is not None and type(id) is not str:
-        return False
-    for key in args:
-        if type(key) is not str:
-            return False
-    return True
+    return (id is None or type(id) is str) and {*map(type, args)} <= _TEXT
 
 
 def _plain_usage(usage: Any) -> bool:
     # Token details are rare enough, and lax validation of them subtle enough, to leave them to pydantic.
-    if type(usage) is not dict or tuple(usage) != _COUNTS:
-        return False
-    for count in usage.values():
-        if type(count) is not int:
-            return False
-    return True
+    return type(usage) is dict and tuple(usage) == _COUNTS and {*map(type, usage.values())} == _NUMBER
 
 
 def _check_base(fields: dict[str, Any]) -> bool:
@@ -96,10 +85,7 @@ def _check_ai(fields: dict[str, Any]) -> bool:
     ):
         return False
     if calls:
-        for call in calls:
-            if not _plain_call(call):
-                return False
-        return True
+        return all(map(_plain_call, calls))
     # The validator would parse calls out of these.
     return not kwargs.get("tool_calls")
 
@@ -127,7 +113,7 @@ def _check_tool(fields: dict[str, Any]) -> bool:
         and (id is None or type(id) is str)
         and type(call_id) is str
         and type(status) is str
-        and (status == "success" or status == "error")
+        and status in _STATUS
         and (type(content) is str or _plain_content(content))
     )
 

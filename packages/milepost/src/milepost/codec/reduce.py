@@ -31,6 +31,7 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from pydantic import BaseModel
 
 from milepost.codec import exts
+from milepost.codec.arrays import reduce_array
 from milepost.codec.exts import Placeholder, Registry
 from milepost.errors import Unserializable
 
@@ -149,8 +150,10 @@ def _path(obj: pathlib.PurePath) -> Reduced:
     cls = type(obj)
     if isinstance(obj, pathlib.Path):
         if not _safe(cls):
-            return _plain(str(obj)) if _as_data(cls) else Reduced(
-                exts.POS_ARGS, [*_head(cls), list(obj.parts), cls.__qualname__]
+            return (
+                _plain(str(obj))
+                if _as_data(cls)
+                else Reduced(exts.POS_ARGS, [*_head(cls), list(obj.parts), cls.__qualname__])
             )
         return Reduced(exts.POS_ARGS, [*_head(cls), list(obj.parts)])
     flavour = "windows" if isinstance(obj, pathlib.PureWindowsPath) else "posix"
@@ -165,7 +168,7 @@ def _zone(zone: tzinfo | None, offset: timedelta | None, owner: Any) -> tzinfo |
     """The zone to store for `zone`."""
     if zone is None or type(zone) is timezone:
         return zone
-    if isinstance(zone, ZoneInfo) and zone.key is not None:
+    if isinstance(zone, ZoneInfo) and zone.key:
         return zone
     if offset is None:
         raise refuse(owner, f"its time zone, {zone!r}, cannot be found again by name", "use zoneinfo.ZoneInfo(name)")
@@ -179,9 +182,15 @@ def _zone(zone: tzinfo | None, offset: timedelta | None, owner: Any) -> tzinfo |
     return timezone(offset)
 
 
+def _plain_offset(zone: timezone) -> bool:
+    """Whether ``fromisoformat`` gives this zone back: no name, and no part of a second (lost below a second)."""
+    offset, *name = zone.__getinitargs__()  # type: ignore[attr-defined]  # pickle's protocol: not in typeshed
+    return not name and not offset.microseconds
+
+
 def _datetime(obj: datetime) -> Reduced:
     zone = _zone(obj.tzinfo, obj.utcoffset(), obj)
-    fixed = zone is None or (type(zone) is timezone and len(zone.__getinitargs__()) == 1)  # type: ignore[attr-defined]  # pickle's protocol: not in typeshed
+    fixed = zone is None or (type(zone) is timezone and _plain_offset(zone))
     if fixed and not obj.fold:
         if zone is not obj.tzinfo:
             obj = obj.replace(tzinfo=zone)
@@ -214,7 +223,7 @@ def _timezone(obj: timezone) -> Reduced:
 
 
 def _zoneinfo(obj: ZoneInfo) -> Reduced:
-    if obj.key is None:
+    if not obj.key:
         raise refuse(obj, "a ZoneInfo without a key cannot be found again", "use zoneinfo.ZoneInfo(name)")
     return Reduced(exts.SINGLE_ARG, ["zoneinfo", "ZoneInfo", obj.key])
 
@@ -339,35 +348,6 @@ def _send(obj: Any) -> Reduced:
     return Reduced(exts.POS_ARGS, ["langgraph.types", "Send", args])
 
 
-def _numpy(obj: Any) -> Reduced | None:
-    numpy: Any = sys.modules.get("numpy")
-    if numpy is None:
-        return None
-    if isinstance(obj, numpy.generic):
-        if obj.dtype.hasobject:
-            return None
-        return Reduced(exts.NUMPY_SCALAR, [_dtype(obj.dtype), obj.tobytes()])
-    if type(obj) is not numpy.ndarray:
-        return None
-    order = "F" if obj.flags.f_contiguous and not obj.flags.c_contiguous else "C"
-    if obj.dtype == numpy.dtype("O"):
-        return Reduced(exts.NUMPY_OBJECTS, [list(obj.shape), order, obj.ravel(order=order).tolist()])
-    if obj.dtype.hasobject:
-        return None
-    data = obj.tobytes(order=order)
-    if obj.dtype.names is not None:
-        return Reduced(exts.NUMPY_RECORDS, [_dtype(obj.dtype), list(obj.shape), order, data])
-    return Reduced(exts.NUMPY_ARRAY, [obj.dtype.str, list(obj.shape), order, data])
-
-
-def _dtype(dtype: Any) -> Any:
-    """A numpy dtype as text, or as nested lists for a structured one."""
-    if dtype.names is None:
-        return dtype.str if dtype.subdtype is None else [_dtype(dtype.subdtype[0]), list(dtype.subdtype[1])]
-    fields = [[name, _dtype(dtype.fields[name][0]), dtype.fields[name][1]] for name in dtype.names]
-    return {"fields": fields, "itemsize": dtype.itemsize, "aligned": dtype.isalignedstruct}
-
-
 def _exact_types() -> dict[type, Reducer]:
     table: dict[type, Reducer] = {
         int: _int,
@@ -469,9 +449,9 @@ def reduce(obj: Any, registry: Registry) -> Reduced:
         return Reduced(exts.REGISTERED, [entry.name, entry.dump(obj)])
     reducer = _EXACT.get(cls)
     if reducer is None:
-        found = _numpy(obj)
+        found = reduce_array(obj)
         if found is not None:
-            return found
+            return Reduced(*found)
         try:
             reducer = _plans[cls]
         except KeyError:

@@ -7,40 +7,32 @@ or raise.
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import importlib
 import logging
-import pathlib
 import pickle
 import sys
-from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable
-from datetime import datetime
-from fractions import Fraction
 from typing import Any, Final, Literal
 
 import ormsgpack
 from langgraph.checkpoint.serde._msgpack import SAFE_MSGPACK_METHODS, SAFE_MSGPACK_TYPES
 from langgraph.checkpoint.serde.event_hooks import emit_serde_event
-from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from pydantic import BaseModel
 
 from milepost.codec import exts
 from milepost.codec.exts import Placeholder, Registry
+from milepost.codec.kinds import PACKED, RAW
 from milepost.codec.messages import BY_NAME
-from milepost.codec.reduce import FACTORIES
 from milepost.errors import Corrupt, MilepostError, Unserializable
 
 # Where users and their logging configuration expect these warnings.
 log: Final = logging.getLogger("langgraph.checkpoint.serde.jsonplus")
 
 Unknown = Literal["error", "placeholder", "payload"]
-Allowed = set[tuple[str, ...]] | Literal[True] | None
+Allowed = set[tuple[str, ...]] | bool | None
 
 _unpackb = ormsgpack.unpackb
 _KEYS: Final = ormsgpack.OPT_NON_STR_KEYS
-_FACTORY_BY_NAME: Final = {name: factory for factory, name in FACTORIES.items()}
 _MAX_WARNED: Final = 1000
 _warned: set[tuple[str, ...]] = set()
 
@@ -74,7 +66,6 @@ class Policy:
 
     def allows(self, module: str, name: str, qualname: str) -> bool:
         """LangGraph's allowlist rule, with its events and warnings. A nested class may be listed under either name."""
-        keys = {(module, name), (module, qualname)}
         if (module, qualname) in SAFE_MSGPACK_TYPES:
             return True
         if self.allowed is True:
@@ -87,7 +78,7 @@ class Policy:
                 module, qualname, module, qualname,
             )  # fmt: skip
             return True
-        if self.allowed is not None and not keys.isdisjoint(self.allowed):
+        if self.allowed and not {(module, name), (module, qualname)}.isdisjoint(self.allowed):
             return True
         emit_serde_event({"kind": "msgpack_blocked", "module": module, "name": qualname})
         _warn_once(
@@ -128,28 +119,23 @@ class Revival:
         self.error: MilepostError | None = None
 
     def hook(self, code: int, data: bytes) -> Any:
-        """ormsgpack's ``ext_hook``."""
+        """The ``ext_hook`` for ormsgpack."""
         try:
-            if code == exts.PYDANTIC_V2:
-                parts = _unpackb(data, ext_hook=self.hook, option=_KEYS)
-                shape = BY_NAME.get(parts[1])
-                if shape is not None and shape.module == parts[0] and len(parts) == 4:
-                    message = shape.build(parts[2])
-                    if message is not None:
-                        return message
-                return self._class(code, data)
-            if code == exts.TUPLE:
-                return tuple(_unpackb(data, ext_hook=self.hook, option=_KEYS))
             if code <= exts.PYDANTIC_V2:
-                return self._class(code, data)
-            build = _BUILDERS.get(code)
-            if build is None:
-                raise Corrupt(
-                    f"a stored value has an extension of the unknown kind {code}. Was it written by a newer release? "
-                    "Upgrade Milepost to read it.",
-                    damage=f"extension {code}",
-                )
-            return build(self, data)
+                before = self._degraded
+                # Once, and here: nested extensions cost one frame of the stack each.
+                parts = _unpackb(data, ext_hook=self.hook, option=_KEYS)
+                if code == exts.PYDANTIC_V2 and len(parts) == 4:
+                    shape = BY_NAME.get(parts[1])
+                    if shape is not None and shape.module == parts[0]:
+                        message = shape.build(parts[2])
+                        if message is not None:
+                            return message
+                return self._class(code, data, parts, checked=self._degraded == before)
+            build = PACKED.get(code)
+            if build is not None:
+                return build(_unpackb(data, ext_hook=self.hook, option=_KEYS))
+            return self._kind(code, data)
         except MilepostError as exc:
             self.error = self.error or exc
             raise
@@ -163,11 +149,20 @@ class Revival:
         """Decode one whole value."""
         return _unpackb(data, ext_hook=self.hook, option=_KEYS)
 
-    # Classes.
+    def _kind(self, code: int, data: bytes) -> Any:
+        if code in RAW:
+            return RAW[code](data)
+        if code == exts.REGISTERED:
+            return self._registered(data)
+        if code == exts.PICKLE:
+            return self._pickle(data)
+        raise Corrupt(
+            f"a stored value has an extension of the unknown kind {code}. Was it written by a newer release? Upgrade "
+            "Milepost to read it.",
+            damage=f"extension {code}",
+        )
 
-    def _class(self, code: int, data: bytes) -> Any:
-        before = self._degraded
-        parts = self.unpack(data)
+    def _class(self, code: int, data: bytes, parts: Any, *, checked: bool) -> Any:
         least = 4 if code == exts.METHOD else 3
         if type(parts) is not list or len(parts) < least or type(parts[0]) is not str or type(parts[1]) is not str:
             raise Corrupt("a stored object does not name its class", damage="value")
@@ -190,7 +185,7 @@ class Revival:
             return self._lost(code, data, module, qualname, payload, exc)
         try:
             if tail:
-                return _rebuild(code, cls, payload, tail, checked=self._degraded == before)
+                return _rebuild(code, cls, payload, tail, checked=checked)
             return _construct(code, module, cls, payload)
         except Exception as exc:
             return self._lost(code, data, module, qualname, payload, exc)
@@ -198,9 +193,7 @@ class Revival:
     def _method(self, parts: list[Any], data: bytes) -> Any:
         module, name, arg, method = parts[:4]
         if (module, name, method) not in SAFE_MSGPACK_METHODS:
-            emit_serde_event(
-                {"kind": "msgpack_method_blocked", "module": module, "name": name, "method": str(method)}
-            )
+            emit_serde_event({"kind": "msgpack_method_blocked", "module": module, "name": name, "method": str(method)})
             _warn_once(
                 ("method", module, name, str(method)),
                 "Blocked deserialization of method call %s.%s.%s - not in allowed methods set.",
@@ -237,8 +230,6 @@ class Revival:
         )  # fmt: skip
         return payload
 
-    # Kinds that name no class.
-
     def _registered(self, data: bytes) -> Any:
         name, dumped = self.unpack(data)
         entry = self._policy.registry.of_name(name)
@@ -260,117 +251,6 @@ class Revival:
                 type="pickle",
             )
         return pickle.loads(data)  # noqa: S301  # the user asked for it
-
-    def _delta(self, data: bytes) -> Any:
-        return _DeltaSnapshot(self.unpack(data))
-
-    def _complex(self, data: bytes) -> complex:
-        return complex(*self.unpack(data))
-
-    def _fraction(self, data: bytes) -> Fraction:
-        return Fraction(*self.unpack(data))
-
-    def _range(self, data: bytes) -> range:
-        return range(*self.unpack(data))
-
-    def _pure_path(self, data: bytes) -> pathlib.PurePath:
-        flavour, parts = self.unpack(data)
-        return {"posix": pathlib.PurePosixPath, "windows": pathlib.PureWindowsPath}[flavour](*parts)
-
-    def _bounded_deque(self, data: bytes) -> deque[Any]:
-        maxlen, items = self.unpack(data)
-        return deque(items, maxlen)
-
-    def _default_dict(self, data: bytes) -> defaultdict[Any, Any]:
-        name, *flat = self.unpack(data)
-        return defaultdict(None if name is None else _FACTORY_BY_NAME[name], _pairs(flat))
-
-    def _counter(self, data: bytes) -> Counter[Any]:
-        counter: Counter[Any] = Counter()
-        dict.update(counter, _pairs(self.unpack(data)))
-        return counter
-
-    def _ordered_dict(self, data: bytes) -> OrderedDict[Any, Any]:
-        return OrderedDict(_pairs(self.unpack(data)))
-
-    def _odd_dict(self, data: bytes) -> dict[Any, Any]:
-        return dict(_pairs(self.unpack(data)))
-
-    def _zoned(self, data: bytes) -> datetime:
-        text, fold, zone = self.unpack(data)
-        return datetime.fromisoformat(text).replace(tzinfo=zone, fold=fold)
-
-    def _numpy(self, data: bytes) -> Any:
-        import numpy
-
-        dtype, shape, order, buffer = self.unpack(data)
-        return numpy.frombuffer(buffer, numpy.dtype(dtype)).reshape(shape, order=order).copy(order="K")
-
-    def _numpy_records(self, data: bytes) -> Any:
-        import numpy
-
-        dtype, shape, order, buffer = self.unpack(data)
-        return numpy.frombuffer(buffer, _dtype(dtype)).reshape(shape, order=order).copy(order="K")
-
-    def _numpy_objects(self, data: bytes) -> Any:
-        import numpy
-
-        shape, order, items = self.unpack(data)
-        flat = numpy.empty(len(items), dtype=object)
-        for index, item in enumerate(items):
-            flat[index] = item
-        return flat.reshape(shape, order=order)
-
-    def _numpy_scalar(self, data: bytes) -> Any:
-        import numpy
-
-        dtype, buffer = self.unpack(data)
-        return numpy.frombuffer(buffer, _dtype(dtype))[0] if buffer else _dtype(dtype).type()
-
-
-_BUILDERS: Final[dict[int, Callable[[Revival, bytes], Any]]] = {
-    exts.DELTA_SNAPSHOT: Revival._delta,
-    exts.NUMPY_ARRAY: Revival._numpy,
-    exts.BIG_INT: lambda _, data: int.from_bytes(data, "big", signed=True),
-    exts.TEXT: lambda _, data: data.decode("utf-8", "surrogatepass"),
-    exts.BYTEARRAY: lambda _, data: bytearray(data),
-    exts.PAIRS: Revival._odd_dict,
-    exts.COMPLEX: Revival._complex,
-    exts.FRACTION: Revival._fraction,
-    exts.RANGE: Revival._range,
-    exts.PURE_PATH: Revival._pure_path,
-    exts.BOUNDED_DEQUE: Revival._bounded_deque,
-    exts.DEFAULT_DICT: Revival._default_dict,
-    exts.COUNTER: Revival._counter,
-    exts.ORDERED_DICT: Revival._ordered_dict,
-    exts.ZONED: Revival._zoned,
-    exts.REGISTERED: Revival._registered,
-    exts.PICKLE: Revival._pickle,
-    exts.NUMPY_OBJECTS: Revival._numpy_objects,
-    exts.NUMPY_RECORDS: Revival._numpy_records,
-    exts.NUMPY_SCALAR: Revival._numpy_scalar,
-}
-
-
-def _pairs(flat: list[Any]) -> Iterable[tuple[Any, Any]]:
-    return zip(flat[::2], flat[1::2], strict=True)
-
-
-def _dtype(form: Any) -> Any:
-    import numpy
-
-    if isinstance(form, str):
-        return numpy.dtype(form)
-    if isinstance(form, list):
-        return numpy.dtype((_dtype(form[0]), tuple(form[1])))
-    names, formats, offsets = zip(*form["fields"], strict=True)
-    layout = {
-        "names": list(names),
-        "formats": [_dtype(each) for each in formats],
-        "offsets": list(offsets),
-        "itemsize": form["itemsize"],
-    }
-    return numpy.dtype(layout, align=form["aligned"])  # type: ignore[call-overload]  # typeshed wants a TypedDict
 
 
 def _hashable(value: Any) -> Any:
@@ -407,7 +287,7 @@ def _rebuild(code: int, cls: Any, payload: Any, tail: list[Any], *, checked: boo
     if code == exts.POS_ARGS:
         return cls(*payload)
     if code == exts.KW_ARGS:
-        if issubclass(cls, tuple):
+        if hasattr(cls, "_fields"):
             return cls._make(payload.values()) if tuple(payload) == cls._fields else cls(**payload)
         return _dataclass(cls, payload, tail[1]) if dataclasses.is_dataclass(cls) else cls(**payload)
     if code == exts.PYDANTIC_V1 or not issubclass(cls, BaseModel):

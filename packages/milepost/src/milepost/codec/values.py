@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import pickle
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import ormsgpack
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
@@ -13,10 +12,14 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from milepost.codec import exts
 from milepost.codec.exts import REGISTRY, Placeholder, Registered, Registry, register
 from milepost.codec.revive import Policy, Revival, Unknown
-from milepost.codec.walk import Level, TooDeep, Walk
+from milepost.codec.walk import Level, Walk
 from milepost.errors import Corrupt, InvalidConfig, Unserializable
 
 __all__ = ["Placeholder", "Registered", "Serializer", "register"]
+
+
+_PAIR: Final = b"\x92"
+_NIL: Final = b"\xc0"
 
 
 class Serializer(JsonPlusSerializer):
@@ -38,9 +41,7 @@ class Serializer(JsonPlusSerializer):
     family: Final = "milepost"
     """Serializers of one family read each other's bytes."""
 
-    def __init__(
-        self, *, types: Iterable[Registered[Any]] = (), unknown: Unknown = "error", **official: Any
-    ) -> None:
+    def __init__(self, *, types: Iterable[Registered[Any]] = (), unknown: Unknown = "error", **official: Any) -> None:
         super().__init__(**official)
         if unknown not in ("error", "placeholder", "payload"):
             raise InvalidConfig(
@@ -62,11 +63,9 @@ class Serializer(JsonPlusSerializer):
 
     def with_msgpack_allowlist(self, extra_allowlist: Iterable[tuple[str, ...] | type]) -> Serializer:
         """A serializer that also allows these classes, or itself when it does already."""
-        clone = super().with_msgpack_allowlist(extra_allowlist)
-        if clone is self:
-            return self
-        assert isinstance(clone, Serializer)  # noqa: S101  # a copy of self
-        clone._policy = clone._make_policy()
+        clone = cast("Serializer", super().with_msgpack_allowlist(extra_allowlist))
+        if clone is not self:
+            clone._policy = clone._make_policy()  # noqa: SLF001  # a copy of self, which nobody else has seen
         return clone
 
     def encode(self, obj: Any) -> bytes:
@@ -76,15 +75,25 @@ class Serializer(JsonPlusSerializer):
         what cannot be stored.
         """
         try:
+            return self._pack(obj)
+        except Unserializable as exc:
+            return exts.extension(exts.PICKLE, self._pickle(obj, exc))
+
+    def _pack(self, obj: Any) -> bytes:
+        try:
             return self._level.pack(obj)
         except (TypeError, RecursionError):
-            pass  # the fast way gives no reason: the walk either finds one, or finds another way
+            pass  # the fast way gives no reason: the walk finds another way, or says why there is none
+        return Walk().pack(obj, self._level)
+
+    def _pickle(self, obj: Any, reason: Unserializable) -> bytes:
+        if not self.pickle_fallback:
+            raise reason
         try:
-            return Walk().pack(obj, self._level)
-        except Unserializable:
-            if not self.pickle_fallback:
-                raise
-        return exts.extension(exts.PICKLE, pickle.dumps(obj))
+            return pickle.dumps(obj)
+        except Exception as exc:
+            # That it cannot be pickled either is the lesser news.
+            raise reason from exc
 
     def decode(self, data: bytes | memoryview) -> Any:
         """The value that `encode`, or LangGraph's serializer under the type ``msgpack``, made `data` from.
@@ -93,12 +102,17 @@ class Serializer(JsonPlusSerializer):
         """
         revival = Revival(self._policy)
         hook = self._unpack_ext_hook if self._custom_unpack_ext_hook else revival.hook
+        # ormsgpack stops after the first object. In an array of two, whatever follows it is not the nil that must.
+        framed = b"".join((_PAIR, data, _NIL))
         try:
-            return ormsgpack.unpackb(data, ext_hook=hook, option=ormsgpack.OPT_NON_STR_KEYS)
+            value, end = ormsgpack.unpackb(framed, ext_hook=hook, option=ormsgpack.OPT_NON_STR_KEYS)
         except (ValueError, TypeError, RecursionError) as exc:
             if revival.error is not None:
                 raise revival.error from revival.error.__cause__
             raise Corrupt(f"a stored value is not whole msgpack: {exc}", damage="value") from exc
+        if end is not None:
+            raise Corrupt("a stored value has something behind its end", damage="value")
+        return value
 
     def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
         """LangGraph's protocol. Raises `Unserializable`."""
@@ -107,17 +121,11 @@ class Serializer(JsonPlusSerializer):
         if isinstance(obj, bytes):
             return "bytes", obj
         if isinstance(obj, bytearray):
-            return "bytearray", obj
+            return "bytearray", bytes(obj)
         try:
-            return "msgpack", self._level.pack(obj)
-        except (TypeError, RecursionError):
-            pass  # as in `encode`
-        try:
-            return "msgpack", Walk().pack(obj, self._level)
-        except Unserializable:
-            if not self.pickle_fallback:
-                raise
-        return "pickle", pickle.dumps(obj)
+            return "msgpack", self._pack(obj)
+        except Unserializable as exc:
+            return "pickle", self._pickle(obj, exc)
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
         """LangGraph's protocol. Raises `Corrupt` and `Unserializable`."""

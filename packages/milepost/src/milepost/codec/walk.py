@@ -57,7 +57,7 @@ class Level:
         return data
 
     def default(self, obj: Any) -> Any:
-        """ormsgpack's hook. What it raises, ormsgpack turns into a ``TypeError`` that says nothing."""
+        """The hook for ormsgpack. What it raises, ormsgpack turns into a ``TypeError`` that says nothing."""
         shape = SHAPES.get(type(obj))
         if shape is not None:
             fields = obj.__dict__
@@ -110,11 +110,13 @@ def _has_bytearray(obj: Any) -> bool:
 class Walk:
     """One exact walk over a value."""
 
-    __slots__ = ("_active", "_path")
+    __slots__ = ("_active", "_hopeless", "_path")
 
     def __init__(self) -> None:
         self._path: list[tuple[str, Any]] = []
         self._active: set[int] = set()
+        # The shape of the value itself is the trouble: no other way of writing a part of it helps.
+        self._hopeless = False
 
     def pack(self, obj: Any, level: Level) -> bytes:
         """`obj` as msgpack. Raises `Unserializable` with the path to what cannot be stored."""
@@ -142,6 +144,7 @@ class Walk:
             raise self._too_deep(obj)
         identity = id(obj)
         if identity in self._active:
+            self._hopeless = True
             raise self._error(obj, "it contains itself", "store references (ids, keys) instead of the objects")
         self._active.add(identity)
         try:
@@ -161,8 +164,11 @@ class Walk:
 
     def _array(self, obj: list[Any], level: Level) -> bytes:
         parts = [array_header(len(obj))]
+        path = self._path
         for index, element in enumerate(obj):
-            parts.append(self._at("i", index, element, level))
+            path.append(("i", index))
+            parts.append(self._value(element, level))
+            path.pop()
         return b"".join(parts)
 
     def _map(self, obj: dict[Any, Any], level: Level) -> bytes:
@@ -170,9 +176,12 @@ class Walk:
         if None in keys:
             return self._object(obj, level)
         parts = [map_header(len(obj))]
+        path = self._path
         for packed, (key, value) in zip(keys, obj.items(), strict=True):
             parts.append(packed or b"")
-            parts.append(self._at("i", key, value, level))
+            path.append(("i", key))
+            parts.append(self._value(value, level))
+            path.pop()
         return b"".join(parts)
 
     def _object(self, obj: Any, level: Level) -> bytes:
@@ -195,12 +204,12 @@ class Walk:
         try:
             return extension(code, self._payload(code, payload, inner))
         except Unserializable:
-            if fallback is None:
+            if fallback is None or self._hopeless:
                 raise
             del self._path[depth:]
             try:
                 return extension(code, self._payload(code, fallback(), inner))
-            except Exception:  # noqa: BLE001  # whatever the fallback says, the first refusal is what to report
+            except Exception:  # whatever the fallback says, the first refusal is what to report
                 del self._path[depth:]
             raise
 
@@ -217,12 +226,16 @@ class Walk:
         if code == exts.TUPLE:
             return self._array(payload, level)
         parts = [array_header(len(payload))]
+        path = self._path
         if code in exts.PAIRED:
             scaffold = len(payload) % 2
             parts += map(_packb, payload[:scaffold])
             for key, value in zip(payload[scaffold::2], payload[scaffold + 1 :: 2], strict=True):
-                parts.append(self._at("k", key, key, level))
-                parts.append(self._at("i", key, value, level))
+                path.append(("k", key))
+                parts.append(self._value(key, level))
+                path[-1] = ("i", key)
+                parts.append(self._value(value, level))
+                path.pop()
             return b"".join(parts)
         # What an extension holds is scaffolding and no part of the path, but the fields and elements in it are.
         for element in payload:
@@ -230,18 +243,14 @@ class Walk:
                 parts.append(map_header(len(element)))
                 for name, value in element.items():
                     parts.append(self._text(name))
-                    parts.append(self._at("a", name, value, level))
+                    path.append(("a", name))
+                    parts.append(self._value(value, level))
+                    path.pop()
             elif type(element) is list:
                 parts.append(self._array(element, level))
             else:
                 parts.append(self._value(element, level))
         return b"".join(parts)
-
-    def _at(self, style: str, key: Any, value: Any, level: Level) -> bytes:
-        self._path.append((style, key))
-        data = self._value(value, level)
-        self._path.pop()
-        return data
 
     def _below(self, obj: Any, level: Level) -> Level:
         try:
@@ -250,6 +259,7 @@ class Walk:
             raise self._too_deep(obj) from exc
 
     def _too_deep(self, obj: Any) -> Unserializable:
+        self._hopeless = True
         return self._error(
             obj, f"it lies deeper than {MAX_DEPTH} levels, or {EXT_DEPTH} levels of objects", "flatten the structure"
         )
@@ -258,7 +268,8 @@ class Walk:
         path = "".join(map(_label, self._path[:64])) + ("..." if len(self._path) > 64 else "")
         where = f" at {path}" if path else ""
         return Unserializable(
-            f"a value of type {dotted(type(obj))}{where} cannot be stored: {reason}" + (f"; {advice}." if advice else "."),
+            f"a value of type {dotted(type(obj))}{where} cannot be stored: {reason}"
+            + (f"; {advice}." if advice else "."),
             path=path,
             type=dotted(type(obj)),
             reason=reason,
