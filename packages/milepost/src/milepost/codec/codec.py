@@ -94,7 +94,7 @@ class Codec:
         self.serde = serde
         self._own = own_serializer(serde)
         self._own_coding: Coding = OwnCoding(self._own)
-        self._coding = coding_for(serde)
+        self._coding = coding_for(serde, self._own)
         self._typed = TYPED if self._coding.typed else 0
         self._memory = memory
         self._vault = vault

@@ -6,6 +6,7 @@ Plain bytes are what digests are made of; `finish` makes of them what is stored.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol, cast
 
 import ormsgpack
@@ -31,7 +32,10 @@ class Coding(Protocol):
     secret: bool
     """Plain bytes must not be told from what is stored."""
 
-    def encode(self, value: Any) -> bytes: ...
+    look: Callable[[Any], bytes]
+    """Milepost's exact encoding, whatever is stored: values that it tells apart only by their bytes are the same."""
+
+    def encode(self, value: Any, /) -> bytes: ...
 
     def finish(self, plain: bytes) -> bytes: ...
 
@@ -39,7 +43,7 @@ class Coding(Protocol):
         """The inverse of `finish`."""
         ...
 
-    def decode(self, data: bytes) -> Any: ...
+    def decode(self, data: bytes, /) -> Any: ...
 
 
 class OwnCoding:
@@ -51,7 +55,7 @@ class OwnCoding:
 
     def __init__(self, serde: Serializer) -> None:
         self.family: object = serde.family
-        self.encode = serde.encode
+        self.encode = self.look = serde.encode
         self.decode = serde.decode
 
     def finish(self, plain: bytes) -> bytes:
@@ -66,7 +70,8 @@ class TypedCoding:
 
     typed = True
 
-    def __init__(self, serde: SerializerProtocol) -> None:
+    def __init__(self, serde: SerializerProtocol, look: Callable[[Any], bytes]) -> None:
+        self.look = look
         self._serde = serde
         self._cipher = serde.cipher if type(serde) is EncryptedSerializer else None
         self.secret = self._cipher is not None
@@ -114,9 +119,9 @@ def own_serializer(serde: SerializerProtocol) -> Serializer:
     return serde if isinstance(serde, Serializer) else Serializer()
 
 
-def coding_for(serde: SerializerProtocol) -> Coding:
-    """How a saver with this serializer encodes."""
-    return OwnCoding(serde) if isinstance(serde, Serializer) else TypedCoding(serde)
+def coding_for(serde: SerializerProtocol, own: Serializer) -> Coding:
+    """How a saver with this serializer encodes; `own` is Milepost's."""
+    return OwnCoding(serde) if isinstance(serde, Serializer) else TypedCoding(serde, own.encode)
 
 
 def _dotted(value: object) -> str:

@@ -22,6 +22,8 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 
+from milepost.codec.exts import array_header
+
 BLOCK = 128
 """Messages checked together."""
 
@@ -37,30 +39,49 @@ Encode = Callable[[Any], bytes]
 class Seen:
     """What a run of messages looked like when it was encoded."""
 
-    __slots__ = ("_boxed", "_boxes", "_classes", "_names", "_values")
+    __slots__ = ("boxed", "boxes", "classes", "names", "values")
 
-    def __init__(self, messages: Sequence[Any], encode: Encode) -> None:
-        """Raises whatever `encode` raises for a value that cannot be stored."""
+    def __init__(self, messages: Sequence[Any], encode: Encode, after: Seen | None = None) -> None:
+        """With `after`, the run is that one, known to be the same still, and `messages` behind it.
+
+        Raises whatever `encode` raises for a value that cannot be stored.
+        """
         dicts = list(map(_fields, messages))
-        self._classes = list(map(type, messages))
-        self._names = list(chain.from_iterable(dicts))
-        self._values: list[Any] = list(chain.from_iterable(map(dict.values, dicts)))
-        self._boxed = [at for at, value in enumerate(self._values) if type(value) not in _SCALARS]
-        self._boxes = encode([self._values[at] for at in self._boxed])
+        values: list[Any] = list(chain.from_iterable(map(dict.values, dicts)))
+        start = len(after.values) if after else 0
+        boxed = [at for at, value in enumerate(values, start) if type(value) not in _SCALARS]
+        self.classes: list[type] = list(map(type, messages))
+        self.names: list[str] = list(chain.from_iterable(dicts))
+        self.values: list[Any] = values
+        self.boxed: list[int] = boxed
+        if after:
+            self.classes = after.classes + self.classes
+            self.names = after.names + self.names
+            self.values = after.values + values
+            self.boxed = after.boxed + boxed
+        self.boxes = encode([self.values[at] for at in self.boxed])
+        if after and not self.body().startswith(after.body()):
+            # Another thread changed something since `after` was found the same: these boxes would vouch for items
+            # that were encoded before.
+            raise TypeError("changed while it was looked at")
+
+    def body(self) -> bytes:
+        """The encoded boxes, one after the other."""
+        return self.boxes[len(array_header(len(self.boxed))) :]
 
     def same(self, messages: Sequence[Any], encode: Encode) -> bool:
         """Whether `messages`, as many as then, would be encoded to the same bytes as then."""
-        if list(map(type, messages)) != self._classes or any(map(_extras, messages)):
+        if list(map(type, messages)) != self.classes or any(map(_extras, messages)):
             return False
         dicts = list(map(_fields, messages))
         names = list(chain.from_iterable(dicts))
         values: list[Any] = list(chain.from_iterable(map(dict.values, dicts)))
-        if len(values) != len(self._values) or names != self._names or not all(map(is_, values, self._values)):
+        if len(values) != len(self.values) or names != self.names or not all(map(is_, values, self.values)):
             return False
-        boxes = [values[at] for at in self._boxed]
+        boxes = [values[at] for at in self.boxed]
         # What cannot be encoded any more has changed; encoding the message itself will say what is wrong with it.
         try:
-            return encode(boxes) == self._boxes
+            return encode(boxes) == self.boxes
         except TypeError:
             return False
 
@@ -68,15 +89,15 @@ class Seen:
 class SameObjects:
     """The same for a run of plain immutable scalars: the very same objects are the same bytes."""
 
-    __slots__ = ("_values",)
+    __slots__ = ("values",)
 
     def __init__(self, values: Sequence[Any]) -> None:
-        self._values = list(values)
+        self.values = list(values)
 
     def same(self, values: Sequence[Any], encode: Encode) -> bool:
         """As `Seen.same`. The lists may differ in length: then they are not the same."""
         del encode  # nothing below an immutable scalar can change
-        return len(values) == len(self._values) and all(map(is_, values, self._values))
+        return len(values) == len(self.values) and all(map(is_, values, self.values))
 
 
 def guardable(messages: Sequence[Any]) -> bool:

@@ -18,7 +18,6 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot  # LangGraph has no 
 from milepost.codec.coding import Coding
 from milepost.codec.exts import array_header
 from milepost.codec.guard import BLOCK, SameObjects, Seen, guardable
-from milepost.codec.pack import words
 
 INLINE = 64
 """An encoded value of at most this many bytes lies in the header itself."""
@@ -54,22 +53,29 @@ def digest_of_plain(plain: bytes) -> bytes:
 
 
 class Block:
-    """Consecutive items of a list, and for messages what proves them unchanged."""
+    """Consecutive items of a list, and what proves them unchanged.
 
-    __slots__ = ("epoch", "items", "runs", "seen", "size", "sums")
+    With `after`, the block is that one and more items behind it; what was found out about its addresses stays good.
+    """
 
-    def __init__(self, items: list[Item], seen: Seen | SameObjects | None = None) -> None:
-        self.items = items
+    __slots__ = ("epoch", "items", "placed", "runs", "seen", "size", "sums")
+
+    def __init__(self, items: list[Item], seen: Seen | SameObjects | None = None, after: Block | None = None) -> None:
+        self.items: list[Item] = after.items + items if after else items
         self.seen = seen
-        self.sums = b""
-        """The items' checksums in order, once `resum` took them."""
-        self.size = sum([len(item.plain) for item in items])
-        self.epoch: int | None = None
-        """The generation in which `runs` are the addresses of all items."""
-        self.runs: list[tuple[int, int, int]] = []
+        self.size: int = sum([len(item.plain) for item in items]) + (after.size if after else 0)
+        self.epoch: int | None = after.epoch if after else None
+        """The generation in which `runs` and `sums` are good."""
+        self.placed: int = after.placed if after else 0
+        """How many of the items, from the first on, `runs` and `sums` speak for."""
+        self.runs: list[tuple[int, int, int]] = list(after.runs) if after else []
+        self.sums: bytes = after.sums if after else b""
 
-    def resum(self) -> None:
-        self.sums = words(item.sum for item in self.items)
+    def unplaced(self, epoch: int | None) -> list[Item]:
+        """The items whose addresses in generation `epoch` are not in `runs`; starts anew in another generation."""
+        if self.epoch is None or self.epoch != epoch:
+            self.epoch, self.placed, self.runs, self.sums = epoch, 0, [], b""
+        return self.items[self.placed :]
 
 
 @dataclass(slots=True)
@@ -154,7 +160,7 @@ def _cut_list(value: list[Any], coding: Coding, before: Piece | None) -> Inline 
 
 def _cut_flat(value: list[Any], coding: Coding, old: Block | None) -> Block:
     seen = SameObjects(value)
-    if old is not None and old.seen is not None and old.seen.same(value, coding.encode):
+    if old is not None and old.seen is not None and old.seen.same(value, coding.look):
         return old
     # One item for the lot, so that a list of numbers does not cost more in addresses than in bytes; long texts, which
     # would be written again and again while the chunk fills, are items of their own.
@@ -165,24 +171,24 @@ def _cut_flat(value: list[Any], coding: Coding, old: Block | None) -> Block:
 
 
 def _cut_block(value: list[Any], coding: Coding, old: Block | None) -> Block:
-    kept: list[Item] = []
+    after: Block | None = None
     if old is not None and isinstance(old.seen, Seen) and len(value) >= len(old.items):
         upto = len(old.items)
-        if old.seen.same(value[:upto], coding.encode):
+        if old.seen.same(value[:upto], coding.look):
             if upto == len(value):
                 return old
-            kept = old.items
-    seen = _look(value, coding)
-    return Block([*kept, *[Item(coding.encode(element), coding) for element in value[len(kept) :]]], seen)
+            after, value = old, value[upto:]
+    seen = _look(value, coding, after)
+    return Block([Item(coding.encode(element), coding) for element in value], seen, after)
 
 
-def _look(value: Sequence[Any], coding: Coding) -> Seen | None:
+def _look(value: Sequence[Any], coding: Coding, after: Block | None) -> Seen | None:
     # Looked at before it is encoded: should another thread change a message between the two, the next look differs
     # from this one and the message is encoded again.
     if not guardable(value):
         return None
     try:
-        return Seen(value, coding.encode)
+        return Seen(value, coding.look, after.seen if after and isinstance(after.seen, Seen) else None)
     except TypeError:
         return None  # encoding the message itself will raise, and say where
 

@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
-from milepost.codec.items import Delta, Inline, Item, Keyed, Many, One, Piece
+from milepost.codec.items import Block, Delta, Inline, Item, Keyed, Many, One, Piece
+from milepost.codec.pack import words
 from milepost.errors import Corrupt
 from milepost.store import Span
 
@@ -78,18 +80,26 @@ class Placer:
             runs: list[tuple[int, int, int]] = []
             crc = 0
             for block in piece.blocks:
-                if block.epoch is None or block.epoch != self._epoch:
-                    block.runs = _runs(list(map(self._settled, block.items)))
-                    block.resum()
-                    whole = all(item.epoch is not None and item.epoch == self._epoch for item in block.items)
-                    block.epoch = self._epoch if whole else None
-                crc = zlib.crc32(block.sums, crc)
+                self._place(block)
+                fresh = [self._settled(item) for item in block.items[block.placed :]]
+                crc = zlib.crc32(words([item.sum for item in fresh]), zlib.crc32(block.sums, crc))
                 for run in block.runs:
                     _extend(runs, run)
+                for item in fresh:
+                    _extend(runs, (item.writer, item.number, 1))
             return (MANY + typed, piece.count, tuple(runs), crc)
         if isinstance(piece, Keyed):
             return (KEYED + typed, self.layout(piece.keys, typed), self.layout(piece.values, typed))
         return (DELTA + typed, self.layout(piece.inner, typed))
+
+    def _place(self, block: Block) -> None:
+        """Note the addresses of the block's leading items that are good for the whole generation."""
+        settled = list(takewhile(lambda item: item.epoch is not None, block.unplaced(self._epoch)))
+        if settled:
+            for item in settled:
+                _extend(block.runs, (item.writer, item.number, 1))
+            block.sums += words([item.sum for item in settled])
+            block.placed += len(settled)
 
     def refers_elsewhere(self, spans: Sequence[Span]) -> bool:
         """Whether any of `spans` lies outside the pack to be."""
@@ -109,8 +119,7 @@ def _items(piece: Piece, epoch: int | None) -> Iterator[Item]:
         yield piece.item
     elif isinstance(piece, Many):
         for block in piece.blocks:
-            if block.epoch is None or block.epoch != epoch:
-                yield from block.items
+            yield from block.unplaced(epoch)
     elif isinstance(piece, Keyed):
         yield from _items(piece.keys, epoch)
         yield from _items(piece.values, epoch)
@@ -125,13 +134,6 @@ def _extend(runs: list[tuple[int, int, int]], run: tuple[int, int, int]) -> None
             runs[-1] = (writer, first, count + run[2])
             return
     runs.append(run)
-
-
-def _runs(items: Sequence[Item]) -> list[tuple[int, int, int]]:
-    runs: list[tuple[int, int, int]] = []
-    for item in items:
-        _extend(runs, (item.writer, item.number, 1))
-    return runs
 
 
 def spans_of(layout: Layout) -> Iterator[Span]:
