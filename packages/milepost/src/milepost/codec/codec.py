@@ -321,6 +321,7 @@ class Codec:
         versions = header.checkpoint.get("channel_versions") or {}
         values = {channel: (versions.get(channel), layout) for channel, layout in header.layouts.items()}
         with memo.lock:
+            memo.speak(self._coding)
             memo.at(generation)
             memo.keep_values(row.ns, row.id, values)
             memo.keep_raw(thread, packs)

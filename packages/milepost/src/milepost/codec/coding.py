@@ -55,8 +55,9 @@ class OwnCoding:
 
     def __init__(self, serde: Serializer) -> None:
         self.family: object = serde.family
-        self.encode = self.look = serde.encode
-        self.decode = serde.decode
+        self.look: Callable[[Any], bytes] = serde.encode
+        self.encode: Callable[[Any], bytes] = serde.encode
+        self.decode: Callable[[bytes], Any] = serde.decode
 
     def finish(self, plain: bytes) -> bytes:
         return plain

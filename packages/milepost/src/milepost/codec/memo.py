@@ -18,6 +18,7 @@ from milepost.codec.envelope import Vault
 from milepost.codec.items import Item, Piece, digest_of_plain, watched, weight
 from milepost.codec.layout import Address, Layout
 from milepost.codec.pack import open_pack
+from milepost.errors import MilepostError
 from milepost.store import Pack
 
 RAW_LIMIT = 8 << 20
@@ -127,7 +128,7 @@ class ThreadMemo:
         raw, self._raw = self._raw, []
         for thread, pack in raw:
             # An item of another serializer or key, or a damaged one, is not known: then it is sent again.
-            with suppress(Exception):
+            with suppress(MilepostError, ValueError, TypeError):
                 opened = open_pack(thread, pack, vault)
                 for at, data in enumerate(opened.items(0, pack.count)):
                     digest = digest_of_plain(coding.plain(data))
