@@ -10,7 +10,6 @@ from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.base import Checkpoint, empty_checkpoint
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-
 from milepost.memory import MemoryBackend
 from milepost.observe import Event
 from milepost.saver import Saver
