@@ -155,8 +155,10 @@ class _Job:
     ) -> dict[str, Any] | None:
         """One worker from its order to its end: its last word, or None when it was killed."""
         self.outcome.runs += 1
-        # The next one imports LangChain, which takes seconds, while this one works.
-        worker, self.spare = self.spare, self._start()
+        worker = self.spare
+        if answer is None:
+            # The next one imports LangChain, which takes seconds, while this one works. After the answer comes none.
+            self.spare = self._start()
         assert worker.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             worker.stdin.write(json.dumps({"run": self.outcome.runs, "answer": answer}).encode() + b"\n")

@@ -1,0 +1,161 @@
+"""`milepost demo`, really: its own processes, real kills, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import milepost
+import pytest
+
+DEMO = [sys.executable, "-c", "from milepost_inspector.cli import main; raise SystemExit(main())", "demo"]
+SMALL = ["--records", "120", "--batch", "20"]
+
+
+def demo(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [*DEMO, *arguments]
+    return subprocess.run(
+        command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=200, check=False
+    )
+
+
+def cell(output: str, label: str) -> str:
+    found = re.search(rf"│ {label}\s*│\s*(.*?)\s*│", output)
+    assert found is not None, output
+    return found[1]
+
+
+def world_log(folder: Path) -> Path:
+    (log,) = folder.glob("milepost-demo/world-*.jsonl")
+    return log
+
+
+def children_left(mark: str) -> list[str]:
+    lines = subprocess.run(["ps", "-ewwo", "args"], capture_output=True, text=True, check=True).stdout.splitlines()
+    return [line for line in lines if mark in line and "milepost_inspector.demo." in line]
+
+
+def test_an_agent_that_is_killed_over_and_over_misses_nothing(tmp_path: Path) -> None:
+    done = demo(tmp_path, *SMALL, "--kills", "3", "--seed", "5")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    assert "OK: 120 of 120 records are right" in done.stdout
+    assert "there is no terminal to ask at" in done.stdout
+    assert done.stdout.count("SIGKILL to worker") == 3
+    assert cell(done.stdout, "worker processes") == "5, 3 of them killed"
+    assert cell(done.stdout, "approval") == "books closed"
+    effects = [json.loads(line) for line in world_log(tmp_path).read_text().splitlines()]
+    repeated = len(effects) - len({effect["id"] for effect in effects})
+    assert cell(done.stdout, "effects in the outside world") == f"{len(effects)}, {repeated} of them repeated"
+    assert sorted(p.name for p in (tmp_path / "milepost-demo").iterdir() if p.suffix == ".err") == []
+
+
+def test_what_it_says_about_the_state_is_true(tmp_path: Path) -> None:
+    url = f"file:{tmp_path.as_posix()}/elsewhere"
+    done = demo(tmp_path, *SMALL, "--kills", "0", "--yes", "--url", url)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "approved by --yes" in done.stdout
+    with milepost.connect(url) as saver:
+        (thread,) = saver.threads()
+        assert f"as thread {thread.thread}" in done.stdout
+        checkpoints = list(saver.list({"configurable": {"thread_id": thread.thread}}))
+        assert cell(done.stdout, "checkpoints written") == str(len(checkpoints))
+        assert cell(done.stdout, "bytes stored") == f"{saver.stats(thread.thread).bytes:,}"
+    assert checkpoints[0].checkpoint["channel_values"]["totals"]["pay count"] > 100
+    snippet = done.stdout[done.stdout.index("    import milepost") : done.stdout.index("OK:")]
+    shown = subprocess.run(
+        [sys.executable, "-c", re.sub("^    ", "", snippet, flags=re.MULTILINE)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert len(shown.stdout.splitlines()) == 5
+
+
+def test_a_tampered_log_is_found_and_the_exit_code_is_1(tmp_path: Path) -> None:
+    """The person at the terminal takes their time; meanwhile an effect disappears from the world's log."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [*DEMO, *SMALL, "--kills", "0"], cwd=tmp_path, stdin=theirs, stdout=subprocess.PIPE, text=True
+    ) as running:
+        os.close(theirs)
+        assert running.stdout is not None
+        said = ""
+        while "[y/N]" not in said:
+            letter = running.stdout.read(1)
+            assert letter, said
+            said += letter
+        log = world_log(tmp_path)
+        lines = log.read_text().splitlines(keepends=True)
+        log.write_text("".join(lines[:7] + lines[8:]))
+        os.write(ours, b"y\n")
+        said += running.stdout.read()
+    os.close(ours)
+    assert running.returncode == 1, said
+    assert f"wrong: {json.loads(lines[7])['id']}: no effect in the world's log" in said
+    assert "FAILED" in said
+
+
+def test_a_person_may_refuse(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [*DEMO, *SMALL, "--kills", "1"], cwd=tmp_path, stdin=theirs, stdout=subprocess.PIPE, text=True
+    ) as running:
+        os.close(theirs)
+        os.write(ours, b"n\n")
+        said, _ = running.communicate(timeout=200)
+    os.close(ours)
+    assert running.returncode == 0, said
+    assert cell(said, "approval") == "refused, books left open"
+    assert '"close"' not in world_log(tmp_path).read_text()
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_no_process_is_left_behind(tmp_path: Path, how: signal.Signals) -> None:
+    with subprocess.Popen(
+        [*DEMO, *SMALL], cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    ) as running:
+        assert running.stderr is not None
+        deadline = time.monotonic() + 100
+        while not any(path.stat().st_size for path in tmp_path.glob("milepost-demo/world-*.jsonl")):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        thread = world_log(tmp_path).stem.removeprefix("world-")
+        assert children_left(thread)
+        running.send_signal(how)
+        error = running.stderr.read()
+    if how is signal.SIGINT:
+        assert running.returncode == 130
+        assert error == b"milepost: interrupted; every process of it has ended\n"
+    while children_left(thread):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_the_next_run_starts_afresh_unless_told_to_keep(tmp_path: Path) -> None:
+    few = ["--records", "3", "--batch", "2", "--kills", "0"]
+    assert demo(tmp_path, *few).returncode == 0
+    first = world_log(tmp_path)
+    assert demo(tmp_path, *few).returncode == 0
+    assert world_log(tmp_path) != first
+    assert demo(tmp_path, *few, "--keep").returncode == 0
+    assert len(list(tmp_path.glob("milepost-demo/world-*.jsonl"))) == 2
+    with milepost.connect(f"file:{tmp_path.as_posix()}/milepost-demo/state") as saver:
+        assert len(list(saver.threads())) == 2
+
+
+def test_an_unwritable_store_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    (tmp_path / "plain").write_text("not a folder")
+    done = demo(tmp_path, *SMALL, "--url", f"file:{tmp_path.as_posix()}/plain/state")
+    assert done.returncode == 2
+    assert done.stderr.startswith("milepost: ")
+    assert done.stderr.count("\n") == 1
+    assert "plain" in done.stderr
