@@ -1,13 +1,13 @@
 """Milepost's savers for LangGraph's own test files: what ``run_langgraph_suite.py --factory`` is given.
 
 A factory takes "sync", "async" or "dual" and returns a context manager over a fresh, empty saver. One saver serves both
-flavours, so the three differ only in how they are entered, and in that LangGraph's async tests await ``setup()``.
+flavours, so the three differ only in how they are entered.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 
@@ -19,7 +19,7 @@ Entered = AbstractContextManager[Saver] | AbstractAsyncContextManager[Saver]
 
 def memory(kind: str) -> Entered:
     """A saver over a memory store of its own."""
-    return _entered_async("memory:") if kind == "async" else milepost.connect("memory:")
+    return _entered_async("memory:") if kind == "async" else _entered("memory:")
 
 
 def files(kind: str) -> Entered:
@@ -27,28 +27,46 @@ def files(kind: str) -> Entered:
     return _files_async() if kind == "async" else _files()
 
 
-@asynccontextmanager
-async def _entered_async(url: str) -> AsyncIterator[Saver]:
-    async with milepost.connect(url) as saver:
-        vars(saver)["setup"] = saver.asetup
-        yield saver
+class _Done:
+    """What LangGraph's tests get from ``setup()``, which they call as ``saver.setup()`` or ``await saver.setup()``."""
+
+    def __await__(self) -> Iterator[None]:
+        return iter(())
+
+
+def _ready(saver: Saver) -> Saver:
+    saver.setup()
+    vars(saver)["setup"] = _Done
+    return saver
 
 
 @contextmanager
-def _files() -> Iterator[Saver]:
-    with _folder() as url, milepost.connect(url) as saver:
+def _entered(url: str) -> Generator[Saver]:
+    with milepost.connect(url) as saver:
+        yield _ready(saver)
+
+
+@asynccontextmanager
+async def _entered_async(url: str) -> AsyncGenerator[Saver]:
+    async with milepost.connect(url) as saver:
+        yield _ready(saver)
+
+
+@contextmanager
+def _files() -> Generator[Saver]:
+    with _folder() as url, _entered(url) as saver:
         yield saver
 
 
 @asynccontextmanager
-async def _files_async() -> AsyncIterator[Saver]:
+async def _files_async() -> AsyncGenerator[Saver]:
     with _folder() as url:
         async with _entered_async(url) as saver:
             yield saver
 
 
 @contextmanager
-def _folder() -> Iterator[str]:
+def _folder() -> Generator[str]:
     with tempfile.TemporaryDirectory(prefix="milepost-") as folder:
         # LangGraph's tests never crash a process, so they need not wait for the disk.
         yield f"file:{Path(folder).as_posix()}?durability=os"
