@@ -88,4 +88,4 @@ def scalar(payload: list[Any]) -> Any:
     form, data = payload
     numpy: Any = importlib.import_module("numpy")
     dtype = _dtype(numpy, form)
-    return numpy.frombuffer(data, dtype)[0] if data else dtype.type()
+    return numpy.frombuffer(data, dtype)[0] if dtype.itemsize else dtype.type()

@@ -107,7 +107,8 @@ class Serializer(JsonPlusSerializer):
         try:
             value, end = ormsgpack.unpackb(framed, ext_hook=hook, option=ormsgpack.OPT_NON_STR_KEYS)
         except (ValueError, TypeError, RecursionError) as exc:
-            if revival.error is not None:
+            # Of a value that is cut off, an extension may have swallowed the nil and stumbled over it.
+            if revival.error is not None and _is_whole(data):
                 raise revival.error from revival.error.__cause__
             raise Corrupt(f"a stored value is not whole msgpack: {exc}", damage="value") from exc
         if end is not None:
@@ -143,3 +144,11 @@ class Serializer(JsonPlusSerializer):
             else "Is a key missing, or was it written with another serializer?"
         )
         raise Unserializable(f"a stored value has the type {kind!r}, which is not read. {advice}.", path="", type=kind)
+
+
+def _is_whole(data: bytes | memoryview) -> bool:
+    try:
+        ormsgpack.unpackb(data, ext_hook=lambda _code, _data: None, option=ormsgpack.OPT_NON_STR_KEYS)
+    except ValueError:
+        return False
+    return True
