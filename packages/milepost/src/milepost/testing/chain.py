@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -88,7 +88,7 @@ class Chain:
         self._number += 1
         name = id if id is not None else f"{self._number:04}"
         under = self.head if parent is None else parent or None
-        versions = dict(self._versions[under])
+        versions = dict(self._versions.get(under, {}))
         new: ChannelVersions = {}
         for channel in values if changed is None else changed:
             versions[channel] = new[channel] = self.saver.saver.get_next_version(versions.get(channel), None)
@@ -111,6 +111,6 @@ class Chain:
         """The channel values of the latest checkpoint, or of `id`."""
         return (await self.saver.got(at(self.thread, self.ns, id))).checkpoint["channel_values"]
 
-    async def ids(self) -> list[str]:
+    async def ids(self) -> Sequence[str]:
         """The ids of this namespace, newest first."""
         return await self.saver.ids(self.latest)

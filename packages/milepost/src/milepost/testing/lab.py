@@ -148,7 +148,7 @@ class Face:
     async def list(self, config: RunnableConfig | None, **options: Any) -> list[CheckpointTuple]:
         return [item async for item in self.each(config, **options)]
 
-    async def ids(self, config: RunnableConfig | None, **options: Any) -> list[str]:  # type: ignore[valid-type]  # mypy takes `list` for the method above
+    async def ids(self, config: RunnableConfig | None, **options: Any) -> Sequence[str]:
         """The checkpoint ids that `list` finds, in its order."""
         return [item.checkpoint["id"] async for item in self.each(config, **options)]
 

@@ -10,25 +10,39 @@ where ``Mine`` is a `milepost.testing.Subject`. It needs pytest and no plugin; w
 from __future__ import annotations
 
 from milepost.testing.suite.basis import Behaviours, cases_of, needs
+from milepost.testing.suite.delta import DeltaHistory, DeltaUpkeep
 from milepost.testing.suite.identity import BadInput, Configs, Deletion, Identity
 from milepost.testing.suite.reading import Latest, Listing
+from milepost.testing.suite.sharing import Concurrency, Observed, Serializers, Sharing
 from milepost.testing.suite.storage import Forks, InPlace, Once
+from milepost.testing.suite.upkeep import Copies, Generations, Overview, Prune, Runs
 from milepost.testing.suite.values import Refused, Values
 from milepost.testing.suite.writes import Writes
 
 __all__ = [
     "BadInput",
     "Behaviours",
+    "Concurrency",
     "Configs",
+    "Copies",
     "Deletion",
+    "DeltaHistory",
+    "DeltaUpkeep",
     "Everything",
     "Forks",
+    "Generations",
     "Identity",
     "InPlace",
     "Latest",
     "Listing",
+    "Observed",
     "Once",
+    "Overview",
+    "Prune",
     "Refused",
+    "Runs",
+    "Serializers",
+    "Sharing",
     "Values",
     "Writes",
     "cases_of",
@@ -49,5 +63,16 @@ class Everything(
     Once,
     InPlace,
     Forks,
+    DeltaHistory,
+    DeltaUpkeep,
+    Prune,
+    Generations,
+    Runs,
+    Copies,
+    Overview,
+    Sharing,
+    Observed,
+    Serializers,
+    Concurrency,
 ):
     """Every behaviour there is."""
