@@ -176,7 +176,7 @@ class World:
             for ns in SPACES:
                 self.same_loaded(lambda store, thread=thread, ns=ns: store.get(thread, ns, None))
                 id = self._id()
-                self.same_loaded(lambda store, thread=thread, ns=ns, id=id: store.get(thread, ns, id))
+                self.same_loaded(lambda store, thread=thread, ns=ns, one=id: store.get(thread, ns, one))
                 self.same_lineage(thread, ns)
             charts = self.both(lambda store, thread=thread: store.chart(thread))
             assert chart(charts[0]) == chart(charts[1])
@@ -272,7 +272,7 @@ def export_all(store: Store, thread: str) -> list[Batch]:
 
 
 def whole(batches: Sequence[Batch]) -> Any:
-    rows = sorted(((row.ns, row.id, row.header, row.key, row.at) for batch in batches for row in batch.rows))
+    rows = sorted((row.ns, row.id, row.header, row.key, row.at) for batch in batches for row in batch.rows)
     writes = sorted((write for batch in batches for write in batch.writes), key=repr)
     return rows, writes, sorted(pack for batch in batches for pack in batch.packs)
 

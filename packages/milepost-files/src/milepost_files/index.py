@@ -22,10 +22,9 @@ from milepost_files.frames import Record
 _SNAPSHOT: Final = 1
 _MAGIC: Final = b"MPX1"
 
-# About what a record takes in a log besides its blob. Only the decision to rewrite a log depends on them.
-_ROW_COST: Final = 160
-_WRITE_COST: Final = 60
-_PACK_COST: Final = 40
+# About what a record takes in a log besides its blob and its texts, rather too much than too little: only the decision
+# to rewrite a log depends on it, and a log that was just rewritten must not seem to be worth it.
+_COST: Final = 64
 
 
 class Row(NamedTuple):
@@ -124,7 +123,7 @@ class Shelf:
         replaced = 0
         found = self._find(first, count)
         if found is not None:
-            replaced = self.lengths[found] + _PACK_COST
+            replaced = self.lengths[found] + _COST
             for column, value in zip(self.columns(), row, strict=True):
                 column[found] = value
         else:
@@ -137,7 +136,7 @@ class Shelf:
         found = self._find(first, count)
         if found is None:
             return 0
-        taken = self.lengths[found] + _PACK_COST
+        taken = self.lengths[found] + _COST
         for column in self.columns():
             del column[found]
         return taken
@@ -174,7 +173,8 @@ class Index:
 
     @property
     def empty(self) -> bool:
-        return not self.spaces and not self.shelves
+        """Whether there is neither a checkpoint nor a pending write."""
+        return not self.spaces
 
     @property
     def dead(self) -> int:
@@ -270,10 +270,10 @@ class Index:
         old = space.rows.get(id)
         above = space.rows.get(parent) if parent is not None else None
         row = Row(id, key or id, above.id if above else parent, at, offset, length)
-        self.live += length + _ROW_COST
+        self.live += _row_cost(ns, row)
         place = (row.key, row.id)
         if old is not None:
-            self.live -= old.length + _ROW_COST
+            self.live -= _row_cost(ns, old)
             if old.key != row.key:
                 del space.order[bisect.bisect_left(space.order, (old.key, id))]
                 bisect.insort(space.order, place)
@@ -295,7 +295,7 @@ class Index:
             there = self._space(ns).writes.setdefault(id, {})
             for place, cell in cells.items():
                 old = there.get(place)
-                self.live += cell.length - old.length if old else cell.length + _WRITE_COST
+                self.live += _cell_cost(ns, id, place, cell) - (_cell_cost(ns, id, place, old) if old else 0)
                 there[place] = cell
         return offset
 
@@ -304,7 +304,7 @@ class Index:
         shelf = self.shelves.get(writer)
         if shelf is None:
             shelf = self.shelves[writer] = Shelf()
-        self.live += length + _PACK_COST - shelf.add((first, count, offset, length))
+        self.live += length + _COST - shelf.add((first, count, offset, length))
 
     def _drop(self, record: Record) -> None:
         _, generation, checkpoints, parents, packs = record
@@ -315,10 +315,10 @@ class Index:
                 continue
             row = space.rows.pop(id, None)
             if row is not None:
-                self.live -= row.length + _ROW_COST
+                self.live -= _row_cost(ns, row)
                 touched.add(ns)
-            for cell in space.writes.pop(id, {}).values():
-                self.live -= cell.length + _WRITE_COST
+            for place, cell in space.writes.pop(id, {}).items():
+                self.live -= _cell_cost(ns, id, place, cell)
         for ns in touched:
             space = self.spaces[ns]
             space.order = [place for place in space.order if place[1] in space.rows]
@@ -329,7 +329,8 @@ class Index:
         for ns, id, parent in parents:
             row = self.row(ns, id)
             if row is not None:
-                self.spaces[ns].rows[id] = row._replace(parent=parent)
+                changed = self.spaces[ns].rows[id] = row._replace(parent=parent)
+                self.live += _row_cost(ns, changed) - _row_cost(ns, row)
         for writer, first, count in packs:
             shelf = self.shelves.get(writer)
             if shelf is not None:
@@ -383,7 +384,7 @@ class Index:
     @classmethod
     def thaw(cls, data: bytes) -> Index | None:
         """The index in a snapshot file, or None when the bytes are not one of this release."""
-        if data[:4] != _MAGIC or zlib.crc32(data[8:]) != int.from_bytes(data[4:8], "little"):
+        if len(data) <= 8 or data[:4] != _MAGIC or zlib.crc32(data[8:]) != int.from_bytes(data[4:8], "little"):
             return None
         content: list[Any] = ormsgpack.unpackb(data[8:])
         if content[0] != _SNAPSHOT:
@@ -427,3 +428,11 @@ class Index:
             for column, raw in zip(shelf.columns(), columns, strict=True):
                 column.frombytes(raw)
         return index
+
+
+def _row_cost(ns: str, row: Row) -> int:
+    return _COST + row.length + len(ns) + len(row.id) + len(row.parent or "") + len(row.key)
+
+
+def _cell_cost(ns: str, id: str, place: tuple[str, int], cell: Cell) -> int:
+    return _COST + cell.length + len(ns) + len(id) + len(place[0]) + len(cell.channel)

@@ -93,6 +93,7 @@ class Log:
         self._index: Index | None = None
         self._tail = Tail.CLEAN
         self._check = False
+        self._seen = (0, 0)
         self._unsynced = False
         self._settled = False
         self._snapshot = (0, 0)
@@ -124,7 +125,9 @@ class Log:
                     continue
                 held = self._handle
                 assert held is not None
-            index = self._refresh(held, held.size)
+            index = self._refresh(held, os.fstat(held.fd))
+            if index is None and self._tail is Tail.GARBAGE:
+                index = Index(0)
             return None if index is None else (index, held)
         raise self._restless()
 
@@ -174,18 +177,23 @@ class Log:
         place, raw = index.tip
         return bool(raw) and scan.pread(held.fd, len(raw), place) == raw and held.size >= index.end
 
-    def _refresh(self, held: Handle, size: int) -> Index | None:
+    def _refresh(self, held: Handle, status: os.stat_result) -> Index | None:
         index = self._index
-        if index is not None and size == index.end and not self._check:
-            self._tail = Tail.CLEAN
-            return index
+        size, state = status.st_size, (status.st_size, status.st_mtime_ns)
+        if index is not None and not self._check:
+            if size == index.end:
+                self._tail = Tail.CLEAN
+                return index
+            if self._tail is Tail.GARBAGE and state == self._seen:
+                return index  # it takes long to search, and is the same as before
+        self._seen = state
         if index is not None and not self._fits(held, index):
             index = self._index = None
         self._check = False
         if index is None:
             index = self._thaw(held) or scan.begin(held.fd, size)
             if index is None:
-                self._tail = Tail.PARTIAL if size else Tail.CLEAN
+                self._tail = Tail.GARBAGE if size >= frames.HEADER.size else Tail.PARTIAL if size else Tail.CLEAN
                 return None
             self._index = index
         before = index.end
@@ -277,7 +285,8 @@ class Log:
     def _reset(self, change: Change) -> Exception | None:
         for _ in range(_TRIES):
             if not os.path.exists(self._path):
-                return None
+                above = os.path.dirname(self._folder)
+                return None if os.path.isdir(above) else FileNotFoundError(errno.ENOENT, "no such folder", above)
             try:
                 held = self._lock()
                 try:
@@ -328,8 +337,12 @@ class Log:
 
     def _catch_up(self, held: Handle) -> Index:
         """The index as of now, after cutting off what a writer that died has left unfinished. Hold lock and `mutex`."""
-        size = held.size
-        index = self._refresh(held, size)
+        if self._handle is not held:  # a reader has met another file meanwhile; the index may be about that one
+            self._handle = held
+            self._check = True
+        status = os.fstat(held.fd)
+        size = status.st_size
+        index = self._refresh(held, status)
         if self._tail is not Tail.CLEAN:
             self._cut(held, index.end if index else 0, size)
             self._tail = Tail.CLEAN
@@ -357,22 +370,19 @@ class Log:
             read = _reader(held)
             parts: list[bytes] = []
             ends = [0] * len(changes)
+            opening: Draft = ([[frames.THREAD, self.thread]], [])
             for number, change in enumerate(changes):
                 try:
                     draft = change.decide(index, read, now)
-                except MilepostError as exc:
-                    batch.errors[number] = exc
+                    drafts = [] if draft is None else [draft] if index.thread is not None else [opening, draft]
+                    encoded = [frames.encode(index.log, now, records, blobs) for records, blobs in drafts]
+                except Exception as exc:
+                    batch.errors[number] = exc  # its own failure, and no other's
                     continue
-                if draft is None:
-                    continue
-                drafts = [draft]
-                if index.thread is None:
-                    drafts.insert(0, ([[frames.THREAD, self.thread]], []))
-                for records, blobs in drafts:
-                    frame = frames.encode(index.log, now, records, blobs)
+                for frame in encoded:
                     rewrite.place(index, frame)
                     parts.append(frame.data)
-                ends[number] = index.end
+                    ends[number] = index.end
             batch.data = parts[0] if len(parts) == 1 else b"".join(parts)
             if batch.data:
                 self._put_down(held, index, batch, ends)

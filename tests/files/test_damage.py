@@ -1,0 +1,203 @@
+"""Logs that were cut short or damaged: the newest whole checkpoint is there, and writers go on."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from files.kit import log_of, newest_whole, whole
+from files.states import chain, content, name, opened, put, writes
+from milepost.errors import Corrupt
+from milepost.flavour import run
+from milepost.store import CheckpointRow, Pack, Span
+from milepost_files import frames
+from milepost_files.frames import HEADER
+
+LENGTH = 5
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("pristine") / "store"
+    backend, store = opened(path, durability="os")
+    chain(store, "t", LENGTH)
+    backend.close()
+    return path
+
+
+def frames_of(data: bytes) -> list[tuple[int, int]]:
+    """(offset, length) of each frame."""
+    found: list[tuple[int, int]] = []
+    offset = 0
+    while offset < len(data):
+        head = frames.parse_head(data[offset:])
+        assert head is not None
+        found.append((offset, head.length))
+        offset += head.length
+    return found
+
+
+def test_a_log_cut_at_any_byte(tmp_path: Path, pristine: Path) -> None:
+    path = tmp_path / "store"
+    shutil.copytree(pristine, path)
+    log = log_of(path)
+    data = log.read_bytes()
+    ends = [offset + length for offset, length in frames_of(data)][1:]
+    for size in range(len(data)):
+        log.write_bytes(data[:size])
+        backend, store = opened(path, durability="os")
+        intact = sum(end <= size for end in ends) - 1
+        assert newest_whole(store, "t") == intact, size
+        put(store, "t", intact + 1, name(intact) if intact >= 0 else None)
+        assert newest_whole(store, "t") == intact + 1, size
+        backend.close()
+        backend, store = opened(path, durability="os")
+        assert newest_whole(store, "t") == intact + 1, size
+        loaded = run(store.get("t", "", None))
+        assert loaded is not None
+        assert loaded.damage == ()
+        backend.close()
+    assert len(list(log.parent.glob("*.torn-*"))) == 4
+
+
+def test_what_is_cut_off_is_kept_aside(tmp_path: Path, pristine: Path) -> None:
+    path = tmp_path / "store"
+    shutil.copytree(pristine, path)
+    log = log_of(path)
+    data = log.read_bytes()
+    last, _ = frames_of(data)[-1]
+    log.write_bytes(data[:-3])
+    _, store = opened(path)
+    put(store, "t", LENGTH - 1, name(LENGTH - 2))
+    (kept,) = log.parent.glob("*.torn-*")
+    assert kept.read_bytes() == data[last:-3]
+    run(store.delete_thread("t"))
+    assert [file.suffix for file in log.parent.iterdir()] == [".log"]
+
+
+@pytest.mark.parametrize("mask", [0x01, 0xFF])
+def test_any_byte_flipped(tmp_path: Path, pristine: Path, mask: int) -> None:
+    path = tmp_path / "store"
+    shutil.copytree(pristine, path)
+    log = log_of(path)
+    data = log.read_bytes()
+    places = frames_of(data)
+    for place in range(len(data)):
+        damaged = bytearray(data)
+        damaged[place] ^= mask
+        log.write_bytes(damaged)
+        hit = next(number for number, (offset, length) in enumerate(places) if offset <= place < offset + length)
+        backend, store = opened(path, durability="os")
+        loaded = run(store.get("t", "", None))
+        assert loaded is not None, place
+        assert loaded.damage, place
+        sound: list[int] = []
+        for number in range(LENGTH):
+            found = run(store.get("t", "", name(number)))
+            assert found is not None or number == hit - 1, place
+            if found is not None and whole(found):
+                sound.append(number)
+        assert sound[: hit - 1 if hit else LENGTH] == list(range(hit - 1 if hit else LENGTH)), place
+        assert newest_whole(store, "t") == max(sound, default=-1), place
+        head = loaded.snapshots[0].row.id
+        row = CheckpointRow(ns="", id="000009", parent=head, header=b"new", spans=(Span(2, 0, 1),))
+        run(store.put("t", row, [Pack(2, 0, 1, content(9))], None))
+        backend.close()
+        backend, store = opened(path, durability="os")
+        loaded = run(store.get("t", "", None))
+        assert loaded is not None, place
+        assert loaded.snapshots[0].row.header == b"new", place
+        assert [pack.data for pack in loaded.packs["t"]] == [content(9)], place
+        assert [row.thread for row in run(store.threads(None, 9)).rows] == ["t"], place
+        backend.close()
+
+
+def test_damage_under_a_snapshot_is_met_and_reported(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    backend, store = opened(path, durability="os")
+    chain(store, "t", 300)
+    run(store.put_writes("t", "", name(299), writes("a", "one", "two"), None))
+    backend.close()
+    log = log_of(path)
+    assert log.with_suffix(".idx").exists()
+    data = bytearray(log.read_bytes())
+    data[data.index(b"header 200") + 3] ^= 0xFF
+    log.write_bytes(data)
+    _, store = opened(path)
+    loaded = run(store.get("t", "", name(200)))
+    assert loaded is not None
+    assert loaded.damage
+    assert not whole(loaded)
+    assert newest_whole(store, "t") == 299
+
+
+def test_half_of_the_writes_of_a_task_never_pass_for_all(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    backend, store = opened(path)
+    chain(store, "t", 1)
+    run(store.put_writes("t", "", name(0), writes("a", "first value", "second value"), None))
+    run(store.put_writes("t", "", name(0), writes("b", "third value", "fourth value"), None))
+    backend.close()
+    log = log_of(path)
+    data = bytearray(log.read_bytes())
+    data[data.index(b"second value")] ^= 0xFF
+    log.write_bytes(data)
+    _, store = opened(path)
+    loaded = run(store.get("t", "", None))
+    assert loaded is not None
+    assert {(row.task, row.value) for row in loaded.snapshots[0].writes} == {
+        ("b", b"third value"),
+        ("b", b"fourth value"),
+    }
+    assert "task 'a'" in loaded.damage[0]
+    again = run(store.put_writes("t", "", name(0), writes("a", "first value", "second value"), None))
+    assert again.accepted == (True, True)
+
+
+def test_a_frame_inside_a_value_is_not_taken_for_one(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    backend, store = opened(path)
+    put(store, "t", 0, None)
+    planted = frames.encode(1, 0.0, [[frames.CHECKPOINT, "", "999999", None, None, 0.0, 0]], []).data
+    run(store.put("t", CheckpointRow(ns="", id="000001", parent="000000", header=planted), [], None))
+    backend.close()
+    log = log_of(path)
+    data = bytearray(log.read_bytes())
+    offset, _ = frames_of(bytes(data))[-1]
+    data[offset + 5] ^= 0xFF
+    log.write_bytes(data)
+    _, store = opened(path)
+    loaded = run(store.get("t", "", None))
+    assert loaded is not None
+    assert loaded.snapshots[0].row.id == name(0)
+
+
+def test_a_log_without_a_single_frame_is_not_an_absent_thread(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    backend, store = opened(path)
+    chain(store, "t", 2)
+    backend.close()
+    log = log_of(path)
+    log.write_bytes(bytes(byte ^ 0x55 for byte in log.read_bytes()))
+    _, store = opened(path)
+    with pytest.raises(Corrupt, match="nothing of thread 't'"):
+        run(store.get("t", "", None))
+    put(store, "t", 0, None)
+    assert newest_whole(store, "t") == 0
+
+
+def test_zeros_after_the_last_frame_are_its_end(tmp_path: Path, pristine: Path) -> None:
+    path = tmp_path / "store"
+    shutil.copytree(pristine, path)
+    log = log_of(path)
+    size = log.stat().st_size
+    log.write_bytes(log.read_bytes() + bytes(1000))
+    _, store = opened(path)
+    loaded = run(store.get("t", "", None))
+    assert loaded is not None
+    assert whole(loaded)
+    assert loaded.damage == ()
+    put(store, "t", LENGTH, name(LENGTH - 1))
+    assert log.read_bytes()[size : size + HEADER.size] != bytes(HEADER.size)
+    assert newest_whole(store, "t") == LENGTH
