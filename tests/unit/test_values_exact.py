@@ -232,6 +232,7 @@ TIMES: list[Any] = [
     datetime(2026, 1, 1, 1, fold=1),  # noqa: DTZ001
     datetime(2026, 1, 1, tzinfo=timezone.utc, fold=1),  # noqa: UP017  # what is under test
     datetime(2026, 1, 1, 1, 2, 3, 4, tzinfo=timezone(timedelta(hours=-3, seconds=7))),
+    datetime(2026, 1, 1, tzinfo=timezone(timedelta(microseconds=1))),
     datetime(2026, 1, 1, tzinfo=timezone(timedelta(hours=1), "CET")),
     datetime.max,  # noqa: DTZ901
     datetime.min,  # noqa: DTZ901

@@ -176,6 +176,17 @@ def test_usual_calls_and_usage_take_the_fast_way() -> None:
     assert same(built, rebuilt(message))
 
 
+@pytest.mark.parametrize("cls", [AIMessage, AIMessageChunk])
+def test_calls_that_only_the_provider_form_has_are_parsed_as_officially(cls: type[AIMessage]) -> None:
+    raw = {"tool_calls": [{"id": "1", "function": {"name": "t", "arguments": '{"a": 1}'}}]}
+    message = cls(content="x", additional_kwargs=raw)
+    for name in ("tool_calls", "tool_call_chunks"):
+        if name in vars(message):
+            vars(message)[name] = []
+    assert rebuilt(message).tool_calls
+    assert same(serde.decode(serde.encode(message)), rebuilt(message))
+
+
 def test_a_revived_message_can_be_used_like_any_other() -> None:
     message = serde.decode(serde.encode(AIMessage("x", id="1")))
     message.content = "y"

@@ -95,7 +95,7 @@ def importable(cls: type) -> bool:
     return isinstance(found, type) and found.__qualname__ == cls.__qualname__
 
 
-_warned: set[type] = set()
+_warned: set[str] = set()
 
 
 def _as_data(cls: type) -> bool:
@@ -108,8 +108,8 @@ def _as_data(cls: type) -> bool:
             reason=f"{cls.__module__} has no class {cls.__qualname__}, so it could not be found again when read",
             advice="define the class under its own name at the top level of a module, or register it",
         )  # fmt: skip
-    if cls not in _warned and len(_warned) < 1000:
-        _warned.add(cls)
+    if dotted(cls) not in _warned and len(_warned) < 1000:
+        _warned.add(dotted(cls))
         log.warning(
             "%s can be found in no module (it is defined inside a function, or made at run time), so its instances "
             "are stored as plain data and come back as that. Define it at the top level of a module to get instances.",
@@ -172,8 +172,8 @@ def _zone(zone: tzinfo | None, offset: timedelta | None, owner: Any) -> tzinfo |
         return zone
     if offset is None:
         raise refuse(owner, f"its time zone, {zone!r}, cannot be found again by name", "use zoneinfo.ZoneInfo(name)")
-    if type(zone) not in _warned and len(_warned) < 1000:
-        _warned.add(type(zone))
+    if dotted(type(zone)) not in _warned and len(_warned) < 1000:
+        _warned.add(dotted(type(zone)))
         log.warning(
             "A datetime with a time zone of type %s is stored with the fixed offset that it has at that moment. Use "
             "zoneinfo.ZoneInfo to keep the zone.",
