@@ -32,5 +32,8 @@ class Files(Subject):
         files = [path for path in self._folder.rglob("*") if path.is_file() and path.parent != self._folder]
         return {str(path.relative_to(self._folder)): path.read_bytes() for path in files}
 
-    def overwrite(self, name: str, data: bytes) -> None:
-        (self._folder / name).write_bytes(data)
+    def overwrite(self, name: str, data: bytes | None) -> None:
+        if data is None:
+            (self._folder / name).unlink()
+        else:
+            (self._folder / name).write_bytes(data)

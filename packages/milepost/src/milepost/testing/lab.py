@@ -77,8 +77,8 @@ class Subject(ABC):
         """What the store has written of threads, by name. Asked of stores that declare "damage", while closed."""
         raise LookupError(f"{type(self).__name__} can be damaged and needs media()")
 
-    def overwrite(self, name: str, data: bytes) -> None:
-        """Put `data` in the place of the medium `name`, behind the store's back."""
+    def overwrite(self, name: str, data: bytes | None) -> None:
+        """Put `data` in the place of the medium `name`, or remove it (None), behind the store's back."""
         raise LookupError(f"{type(self).__name__} can be damaged and needs overwrite()")
 
 

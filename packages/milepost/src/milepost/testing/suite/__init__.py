@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from milepost.testing.suite.basis import Behaviours, cases_of, needs
 from milepost.testing.suite.delta import DeltaHistory, DeltaUpkeep
+from milepost.testing.suite.failing import Damage, Faults
 from milepost.testing.suite.identity import BadInput, Configs, Deletion, Identity
 from milepost.testing.suite.reading import Latest, Listing
 from milepost.testing.suite.sharing import Concurrency, Observed, Serializers, Sharing
@@ -25,10 +26,12 @@ __all__ = [
     "Concurrency",
     "Configs",
     "Copies",
+    "Damage",
     "Deletion",
     "DeltaHistory",
     "DeltaUpkeep",
     "Everything",
+    "Faults",
     "Forks",
     "Generations",
     "Identity",
@@ -74,5 +77,7 @@ class Everything(
     Observed,
     Serializers,
     Concurrency,
+    Faults,
+    Damage,
 ):
     """Every behaviour there is."""
