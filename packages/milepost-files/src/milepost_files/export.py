@@ -52,10 +52,10 @@ def _portion(index: Index, reached: Place, limit: int) -> _Portion:
         if count >= limit or size >= _PORTION_BYTES:
             portion.cursor = (str(index.generation), *last)
             break
-        if isinstance(thing, Slot):
-            portion.slots.append(thing)
-        elif isinstance(thing, Found):
+        if isinstance(thing, Found):
             portion.rows.append(thing)
+        elif len(thing) == 5:
+            portion.slots.append(thing)
         else:
             portion.writes.append(thing)
         size, count, last = size + length, count + 1, place
@@ -64,7 +64,7 @@ def _portion(index: Index, reached: Place, limit: int) -> _Portion:
 
 def _things(index: Index) -> Iterator[_Thing]:
     for slot in index.every_slot():
-        yield ("1", *(f"{number:020d}" for number in slot.span)), slot.length, slot
+        yield ("1", *(f"{number:020d}" for number in slot[2:])), slot[1], slot
     rows = [(row.key, ns, row.id) for ns, space in index.spaces.items() for row in space.rows.values()]
     for key, ns, id in sorted(rows):
         row = index.spaces[ns].rows[id]

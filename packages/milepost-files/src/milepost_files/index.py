@@ -9,8 +9,10 @@ from __future__ import annotations
 import bisect
 import zlib
 from array import array
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 import ormsgpack
@@ -46,13 +48,8 @@ class Cell(NamedTuple):
     length: int
 
 
-class Slot(NamedTuple):
-    """Where a pack lies."""
-
-    offset: int
-    length: int
-    span: Span
-
+Slot = tuple[int, int, int, int, int]
+"""Where a pack lies: offset, length, writer, first item, count. No class: a state of 1,000 packs is read often."""
 
 Cells = dict[tuple[str, int], Cell]
 """(task, idx) -> cell."""
@@ -99,20 +96,26 @@ class Shelf:
     def columns(self) -> tuple[array[int], ...]:
         return self.firsts, self.counts, self.offsets, self.lengths
 
-    def overlapping(self, first: int, count: int) -> Iterator[int]:
-        """Places of the packs that hold an item of this range. Packs may overlap each other."""
+    def slots(self, writer: int, first: int, count: int) -> list[Slot]:
+        """The packs that hold an item of this range. Packs may overlap each other."""
         firsts, counts = self.firsts, self.counts
-        start = bisect.bisect_right(firsts, first - self.longest) if first > self.longest else 0
-        for place in range(start, bisect.bisect_left(firsts, first + count)):
-            if firsts[place] + counts[place] > first:
-                yield place
+        start = bisect.bisect_left(firsts, first)
+        stop = bisect.bisect_left(firsts, first + count, start)
+        part = slice(start, stop)
+        found = list(zip(self.offsets[part], self.lengths[part], repeat(writer), firsts[part], counts[part]))
+        found += [
+            (self.offsets[place], self.lengths[place], writer, firsts[place], counts[place])
+            for place in range(bisect.bisect_right(firsts, max(first - self.longest, -1), 0, start), start)
+            if firsts[place] + counts[place] > first
+        ]
+        return found
 
     def covers(self, first: int, count: int) -> bool:
         reached = first
-        for place in self.overlapping(first, count):
-            if self.firsts[place] > reached:
+        for *_, start, length in sorted(self.slots(0, first, count), key=itemgetter(3)):
+            if start > reached:
                 return False
-            reached = max(reached, self.firsts[place] + self.counts[place])
+            reached = max(reached, start + length)
         return reached >= first + count
 
     def add(self, row: tuple[int, int, int, int]) -> int:
@@ -204,22 +207,18 @@ class Index:
         shelf = self.shelves.get(span.writer)
         return shelf is not None and shelf.covers(span.first, span.count)
 
-    def slots(self, spans: Iterable[Span]) -> list[Slot]:
+    def slots(self, spans: Collection[Span]) -> list[Slot]:
         """Every pack that holds an item of `spans`, in the order of the log."""
-        found: set[Slot] = set()
+        found: list[Slot] = []
         for writer, first, count in spans:
             shelf = self.shelves.get(writer)
             if shelf is not None:
-                for place in shelf.overlapping(first, count):
-                    offset = shelf.offsets[place]
-                    span = Span(writer, shelf.firsts[place], shelf.counts[place])
-                    found.add(Slot(offset, shelf.lengths[place], span))
-        return sorted(found)
+                found += shelf.slots(writer, first, count)
+        return sorted(found if len(spans) == 1 else set(found))
 
     def every_slot(self) -> Iterator[Slot]:
         for writer, shelf in sorted(self.shelves.items()):
-            for first, count, offset, length in zip(*shelf.columns(), strict=True):
-                yield Slot(offset, length, Span(writer, first, count))
+            yield from zip(shelf.offsets, shelf.lengths, repeat(writer), shelf.firsts, shelf.counts)
 
     def ids(self) -> set[str]:
         """Every checkpoint id the thread knows, also those of writes whose checkpoint is not there."""

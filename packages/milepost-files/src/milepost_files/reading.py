@@ -68,7 +68,7 @@ class Reader:
             for each, row in zip(found, rows, strict=True)
         )
 
-    def packs(self, spans: Iterable[Span]) -> list[Pack]:
+    def packs(self, spans: Collection[Span]) -> list[Pack]:
         """Every stored pack that overlaps one of `spans`."""
         with self._mutex:
             if self.index.generation != self.generation:
@@ -77,8 +77,10 @@ class Reader:
         return self.slots(slots)
 
     def slots(self, slots: Sequence[Slot]) -> list[Pack]:
-        blobs = self._read([(slot.offset, slot.length) for slot in slots])
-        return [Pack(*slot.span, data) for slot, data in zip(slots, blobs, strict=True)]
+        if not slots:
+            return []
+        offsets, lengths, writers, firsts, counts = zip(*slots, strict=True)
+        return list(map(Pack, writers, firsts, counts, self._read(list(zip(offsets, lengths, strict=True)))))
 
     def writes(self, cells: Sequence[Cited]) -> list[WriteRow]:
         blobs = self._read([(offset, length) for *_, offset, length in cells])
@@ -143,7 +145,7 @@ def reading(log: Log, plan: Callable[[Index], P], read: Callable[[Reader, P], T]
     raise EOFError(f"the log of thread {log.thread!r} changes faster than it can be read")
 
 
-def fetch(log: Log, spans: Iterable[Span]) -> list[Pack] | None:
+def fetch(log: Log, spans: Collection[Span]) -> list[Pack] | None:
     """Every stored pack that overlaps one of `spans`; None when there is no log."""
     return reading(log, lambda _: None, lambda reader, _: reader.packs(spans))
 

@@ -77,6 +77,6 @@ def _records(index: Index) -> list[tuple[int, int, Record]]:
             for (task, idx), cell in cells.items():
                 record = [frames.WRITES, ns, id, task, [idx, cell.channel, cell.length]]
                 things.append((cell.offset, cell.length, record))
-    for offset, length, span in index.every_slot():
+    for offset, length, *span in index.every_slot():
         things.append((offset, length, [frames.PACK, *span, length, 0]))
     return things

@@ -14,6 +14,7 @@ from milepost_files.index import Index
 _CHUNK: Final = 1 << 20
 _GAP: Final = 1 << 14
 _RUN: Final = 1 << 22
+_NEIGHBOURS: Final = 4096
 
 
 class Tail(Enum):
@@ -49,8 +50,8 @@ def gather(fd: int, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         start, length = ranges[order[place]]
         end = start + length
         stop = place + 1
-        while stop < len(order):
-            offset, length = ranges[order[stop]]
+        for number in order[stop : stop + _NEIGHBOURS]:
+            offset, length = ranges[number]
             if offset - end > _GAP or offset + length - start > _RUN:
                 break
             end = max(end, offset + length)

@@ -206,7 +206,7 @@ def _chart(root: Root, thread: str) -> Chart | None:
             return None
         rows = [Found(ns, space.rows[id], []) for ns, space in index.spaces.items() for _, id in space.order]
         writes = [(ns, id, cite(cells)) for ns, space in index.spaces.items() for id, cells in space.writes.items()]
-        return token(index), rows, writes, tuple(slot.span for slot in index.every_slot())
+        return token(index), rows, writes, tuple(Span(*slot[2:]) for slot in index.every_slot())
 
     def read(reader: Reader, planned: _Marked | None) -> Chart | None:
         if planned is None:
