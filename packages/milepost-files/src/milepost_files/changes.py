@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
 
 from milepost.errors import ThreadDeleted
 from milepost.store import Batch, CheckpointRow, Drop, Pack, Put, Span, Tombstone, WriteRow, Wrote, sort_key
@@ -11,14 +10,13 @@ from milepost.store import Batch, CheckpointRow, Drop, Pack, Put, Span, Tombston
 from milepost_files import frames
 from milepost_files.frames import Record
 from milepost_files.index import Index
+from milepost_files.log import Change
 from milepost_files.rewrite import Draft, Read
 
 
-class PutCheckpoint:
+class PutCheckpoint(Change):
     """The verb `put`."""
 
-    reset: Final = False
-    tidy: Final = False
     answer: Put
 
     def __init__(self, thread: str, row: CheckpointRow, packs: Sequence[Pack], generation: int | None) -> None:
@@ -50,11 +48,9 @@ class PutCheckpoint:
         return records, blobs
 
 
-class PutWrites:
+class PutWrites(Change):
     """The verb `put_writes`."""
 
-    reset: Final = False
-    tidy: Final = False
     answer: Wrote
 
     def __init__(self, thread: str, ns: str, checkpoint: str, rows: Sequence[WriteRow], generation: int | None) -> None:
@@ -76,11 +72,10 @@ class PutWrites:
         return (records, blobs) if records else None
 
 
-class DropSome:
+class DropSome(Change):
     """The verb `drop`."""
 
-    reset: Final = False
-    tidy: Final = True
+    tidy = True
     answer: bool
 
     def __init__(self, drop: Drop, token: str, generation: int) -> None:
@@ -104,12 +99,10 @@ class DropSome:
         return records, [pack.data for pack in drop.repacked]
 
 
-class DeleteThread:
+class DeleteThread(Change):
     """The verb `delete_thread`."""
 
-    reset: Final = True
-    tidy: Final = False
-    answer: None = None
+    reset = True
 
     def decide(self, index: Index, read: Read, now: float) -> Draft | None:
         if index.empty and not index.damage:
@@ -118,12 +111,8 @@ class DeleteThread:
         return [[frames.TOMBSTONE, list(tombstone.ids), tombstone.floor, tombstone.at]], []
 
 
-class LoadBatch:
+class LoadBatch(Change):
     """The verb `load`."""
-
-    reset: Final = False
-    tidy: Final = False
-    answer: None = None
 
     def __init__(self, batch: Batch) -> None:
         self._batch = batch

@@ -165,7 +165,7 @@ class Index:
         self.shelves: dict[int, Shelf] = {}
         self.damage: list[str] = []
         self.end = 0
-        self.tip = (0, b"")
+        self.tip: tuple[int, bytes] = (0, b"")
         """Offset and header of the last frame: what tells a log that only grew from another one."""
         self.frames = 0
         self.live = 0

@@ -19,7 +19,7 @@ import contextlib
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Final
 
 from milepost.errors import Unavailable
@@ -121,7 +121,7 @@ class Turns:
                 os.unlink(path)
 
     @contextlib.contextmanager
-    def _fence(self, *, create: bool) -> Iterator[None]:
+    def _fence(self, *, create: bool) -> Generator[None, None, None]:
         deadline = time.monotonic() + self._timeout
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         while True:

@@ -19,9 +19,10 @@ import os
 import secrets
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Any, ClassVar, Final
 
 from milepost.errors import MilepostError, Unavailable
 
@@ -43,27 +44,19 @@ _SNAPSHOT_BYTES: Final = 8 << 20
 _TRIES: Final = 64
 
 
-class Change(Protocol):
+class Change(ABC):
     """One write operation on a log."""
 
-    @property
-    def reset(self) -> bool:
-        """Whether what `decide` returns replaces everything that the log holds."""
-        ...
+    reset: ClassVar[bool] = False
+    """Whether what `decide` returns replaces everything that the log holds."""
+    tidy: ClassVar[bool] = False
+    """Whether the log should be looked at for waste afterwards."""
+    answer: Any = None
+    """What the last `decide` led to."""
 
-    @property
-    def tidy(self) -> bool:
-        """Whether the log should be looked at for waste afterwards."""
-        ...
-
-    @property
-    def answer(self) -> object:
-        """What the last `decide` led to."""
-        ...
-
+    @abstractmethod
     def decide(self, index: Index, read: Read, now: float) -> Draft | None:
         """What to append, decided against `index`; None for nothing. Must not change anything: it may be repeated."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

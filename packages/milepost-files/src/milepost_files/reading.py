@@ -121,7 +121,11 @@ def find(index: Index, ns: str, row: Row, channels: Collection[str] | None = Non
 
 def cite(cells: Cells, channels: Collection[str] | None = None) -> list[Cited]:
     """The places of writes, all of them or those to `channels`."""
-    return [(task, idx, *cell) for (task, idx), cell in cells.items() if channels is None or cell.channel in channels]
+    return [
+        (task, idx, channel, offset, length)
+        for (task, idx), (channel, offset, length) in cells.items()
+        if channels is None or channel in channels
+    ]
 
 
 def reading(log: Log, plan: Callable[[Index], P], read: Callable[[Reader, P], T]) -> T | None:
