@@ -74,7 +74,8 @@ class Writes(Behaviours):
         await chain.writes(("x", [loser]))
         # What lost is not stored: a put with it must bring it along.
         await chain.put({"x": [loser, winner]})
-        assert_same([loser, winner], (await Chain(await lab.reopen()).values())["x"])
+        found = await (await lab.reopen()).got(chain.at("0002"))
+        assert_same({"x": [loser, winner]}, found.checkpoint["channel_values"])
 
     async def test_they_come_back_in_the_order_of_their_key(self, lab: Lab) -> None:
         chain = Chain(lab.saver)

@@ -1,0 +1,129 @@
+"""Healthy savers with one part exchanged for a faulty one."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from milepost import maintenance, saver
+from milepost.codec import items
+from milepost.codec.guard import Encode, Seen
+from milepost.observe import Observers
+from milepost.pending import Pending
+from milepost.places import Place, place_of
+from milepost.retention import Lineage
+from milepost.store import merge_spans
+from milepost.testing import Memory, Subject
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+class _ByIdentity(Seen):
+    """Takes a message for unchanged when it is the same object."""
+
+    __slots__ = ("messages",)
+
+    def __init__(self, messages: Sequence[Any], encode: Encode, after: Any = None) -> None:
+        super().__init__(messages, encode, after)
+        self.messages = [*(after.messages if after else ()), *messages]
+
+    def same(self, messages: Sequence[Any], encode: Encode) -> bool:
+        return len(messages) == len(self.messages) and all(map(lambda a, b: a is b, messages, self.messages))
+
+
+class _ByEquality(_ByIdentity):
+    """Takes a message for unchanged when it equals what it was."""
+
+    __slots__ = ()
+
+    def __init__(self, messages: Sequence[Any], encode: Encode, after: Any = None) -> None:
+        super().__init__(messages, encode, after)
+        self.messages = copy.deepcopy(self.messages)
+
+    def same(self, messages: Sequence[Any], encode: Encode) -> bool:
+        return list(messages) == self.messages
+
+
+class _FieldsByIdentity(Seen):
+    """Compares the fields by identity, and does not look below them."""
+
+    __slots__ = ()
+
+    def same(self, messages: Sequence[Any], encode: Encode) -> bool:
+        before, self.boxes = self.boxes, encode([self.values[at] for at in self.boxed])
+        try:
+            return super().same(messages, encode)
+        finally:
+            self.boxes = before
+
+
+def guard_by_identity(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(items, "Seen", _ByIdentity)
+
+
+def guard_by_equality(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(items, "Seen", _ByEquality)
+
+
+def guard_is_shallow(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(items, "Seen", _FieldsByIdentity)
+
+
+def prune_drops_delta_ancestors(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Lineage, "needed", lambda _, kept: set(kept))
+
+
+def prune_drops_items_of_writes(patch: pytest.MonkeyPatch) -> None:
+    def live_spans(chart: Any, kept: Any) -> Any:
+        rows = {(row.ns, row.id): row for row in chart.rows}
+        return merge_spans(span for place in kept for span in rows[place].spans)
+
+    patch.setattr(maintenance, "live_spans", live_spans)
+
+
+def namespaces_alias(patch: pytest.MonkeyPatch) -> None:
+    def aliased(config: object) -> Place:
+        place = place_of(config)
+        return Place(place.thread.replace("|", ":"), place.ns.replace("|", ":"), place.id)
+
+    patch.setattr(saver, "place_of", aliased)
+
+
+def thread_and_namespace_run_together(patch: pytest.MonkeyPatch) -> None:
+    def joined(config: object) -> Place:
+        place = place_of(config)
+        thread, _, rest = place.thread.partition(":")
+        return Place(thread, f"{rest}:{place.ns}" if rest else place.ns, place.id)
+
+    patch.setattr(saver, "place_of", joined)
+
+
+def metadata_of_the_config_is_lost(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(saver, "full_metadata", lambda _, metadata: dict(metadata))
+
+
+def credentials_are_kept(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("milepost.places.looks_like_credential", lambda _: False)
+
+
+def put_does_not_wait_for_writes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Pending, "ahead", lambda *_: [])
+
+
+def failed_writes_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Pending, "check", lambda *_: None)
+
+
+def a_listener_can_break_a_put(patch: pytest.MonkeyPatch) -> None:
+    def emit(self: Any, event: Any) -> None:
+        for listener in self.listeners:
+            listener(event)
+
+    patch.setattr(Observers, "emit", emit)
+
+
+def planted(plant: Plant, patch: pytest.MonkeyPatch) -> type[Subject]:
+    plant(patch)
+    return Memory

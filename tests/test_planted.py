@@ -1,0 +1,104 @@
+"""The suite catches savers with one mistake each: the behaviour named beside a fault fails on it, and passes without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from milepost.errors import MilepostError
+from milepost.memory import MemoryStore
+from milepost.saver import Saver
+from milepost.testing import Memory, Subject
+from milepost.testing.suite import Everything, cases_of
+from planted import parts, savers, stores
+
+FAULTS: dict[Any, str] = {
+    stores.OrdinaryReplaces: "test_an_ordinary_write_is_first_wins",
+    stores.SpecialKeepsFirst: "test_a_special_write_is_last_wins",
+    stores.DecidedPerBatch: "test_a_mixed_batch_is_decided_write_by_write",
+    stores.OrphansDropped: "test_writes_may_come_before_their_checkpoint",
+    stores.LosersAccepted: "test_a_loser_leaves_nothing_that_is_referred_to",
+    stores.LatestByLastPut: "test_the_greatest_id_is_latest",
+    stores.LatestByIdAlone: "test_a_child_is_later_than_its_parent",
+    stores.PutAgainRewinds: "test_an_older_checkpoint_put_again_does_not_rewind",
+    stores.UnknownIsLatest: "test_a_config_names_a_checkpoint_or_the_latest",
+    stores.DeletedComesBack: "test_late_puts_and_writes_are_refused",
+    stores.TombstoneOfTheHeadAlone: "test_late_puts_and_writes_are_refused",
+    stores.WaitingThreadsForgotten: "test_everything_goes",
+    stores.NeverStale: "test_a_put_after_another_savers_prune",
+    stores.PruneDropsAheadWrites: "test_writes_ahead_of_their_checkpoint_stay",
+    stores.ParentsDangle: "test_they_go_and_the_rest_stays",
+    stores.DropsBehindAWriter: "test_the_latest_of_each_namespace_stays",
+    stores.CopyLosesTaskPath: "test_writes_ahead_and_task_paths_come_along",
+    stores.CopySortsById: "test_order_by_lineage_comes_along",
+    stores.BeforeComparesIds: "test_before_goes_by_the_order_of_each_namespace",
+    stores.ListAscends: "test_all_threads_and_namespaces_newest_first",
+    stores.OnePageAlone: "test_more_than_a_page",
+    stores.LineageBySortOrder: "test_a_fork_sees_its_own_past",
+    stores.ReadsWrite: "test_reading_does_not_write",
+    stores.StoredInTwoSteps: "test_a_change_that_fails_can_be_repeated",
+    savers.PendingUnsorted: "test_they_come_back_in_the_order_of_their_key",
+    savers.ValuesByLabel: "test_equal_labels_and_other_values",
+    savers.NewVersionsAlone: "test_channels_that_new_versions_does_not_name",
+    savers.LooksAtTheParentAlone: "test_a_label_that_moved_without_being_named",
+    savers.LimitZeroIsAll: "test_limits",
+    savers.DottedFilters: "test_filters_take_keys_literally",
+    savers.HandedOutTwice: "test_what_is_handed_out_is_fresh",
+    savers.UnavailableIsAbsent: "test_unavailable_is_not_absent",
+    savers.RefusesInsideALoop: "test_a_blocking_call_inside_a_running_loop",
+    savers.PrunesOneStrategy: "test_delete_by_prune_is_a_deletion",
+    savers.AListInPlace: "test_a_live_handle_names_channel_and_path",
+    parts.guard_by_identity: "test_a_message_edited_between_puts",
+    parts.guard_by_equality: "test_a_message_edited_between_puts",
+    parts.guard_is_shallow: "test_a_message_edited_between_puts",
+    parts.prune_drops_delta_ancestors: "test_prune",
+    parts.prune_drops_items_of_writes: "test_writes_ahead_of_their_checkpoint_stay",
+    parts.namespaces_alias: "test_namespaces_do_not_meet",
+    parts.thread_and_namespace_run_together: "test_where_an_id_ends",
+    parts.metadata_of_the_config_is_lost: "test_metadata_takes_the_scalars_of_the_config",
+    parts.credentials_are_kept: "test_credentials_stay_out_of_metadata",
+    parts.put_does_not_wait_for_writes: "test_a_put_waits_for_writes_of_its_parent",
+    parts.failed_writes_are_forgotten: "test_a_put_raises_for_writes_of_its_parent_that_failed",
+    parts.a_listener_can_break_a_put: "test_a_listener_that_raises_disturbs_nothing",
+}
+
+
+def _subject(fault: Any, patch: pytest.MonkeyPatch) -> type[Subject]:
+    if not isinstance(fault, type):
+        return parts.planted(fault, patch)
+    if issubclass(fault, MemoryStore):
+        return stores.subject(fault)
+    assert issubclass(fault, Saver)
+    return savers.subject(fault)
+
+
+def _failures(subject: type[Subject], behaviour: str, directory: Path) -> list[str]:
+    """The cases of one behaviour that fail on `subject`."""
+    suite = type("Suite", (Everything,), {"subject": subject})
+    cases = [(name, case) for name, case in cases_of(suite) if name.partition("[")[0] == behaviour]
+    assert cases, f"there is no behaviour {behaviour}"
+    return [name for number, (name, case) in enumerate(cases) if _fails(case, directory / str(number))]
+
+
+def _fails(case: Callable[..., None], directory: Path) -> bool:
+    directory.mkdir()
+    try:
+        case(directory, "blocking")
+    except (AssertionError, MilepostError, pytest.fail.Exception):
+        return True
+    return False
+
+
+@pytest.mark.parametrize("fault", [pytest.param(fault, id=fault.__name__) for fault in FAULTS])
+def test_the_suite_catches(fault: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        assert _failures(_subject(fault, patch), FAULTS[fault], tmp_path), (
+            f"{FAULTS[fault]} passes in spite of the fault"
+        )
+
+
+@pytest.mark.parametrize("behaviour", sorted(set(FAULTS.values())))
+def test_the_healthy_saver_passes(behaviour: str, tmp_path: Path) -> None:
+    assert _failures(Memory, behaviour, tmp_path) == []
