@@ -14,7 +14,7 @@ from milepost.store import CheckpointRow, Pack, Span
 from milepost_files import frames
 from milepost_files.frames import HEADER
 
-LENGTH = 5
+LENGTH = 4
 
 
 @pytest.fixture(scope="module")

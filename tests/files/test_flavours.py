@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -97,6 +98,50 @@ def test_a_refused_change_in_a_batch_harms_no_other(tmp_path: Path, monkeypatch:
         with pytest.raises(ThreadDeleted):
             late.result(30)
     assert ids(store, "t") == {"a", "d"}
+
+
+def test_a_waiter_that_is_interrupted_takes_its_write_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend, store = opened(tmp_path)
+    chain(store, "t", 1)
+    gate = Gate(monkeypatch, "fdatasync")
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(put, store, "t", 1, None)
+        assert gate.reached.wait(30)
+        waiter = threading.get_ident()
+        pool.submit(
+            lambda: (wait_until(lambda: waiting(backend, "t") == 1), signal.pthread_kill(waiter, signal.SIGINT))
+        )
+        with pytest.raises(KeyboardInterrupt):
+            put(store, "t", 2, None)
+        gate.open.set()
+        first.result(30)
+    put(store, "t", 3, None)
+    assert ids(store, "t") == {name(0), name(1), name(3)}
+
+
+def test_a_leader_that_is_interrupted_leaves_nobody_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend, store = opened(tmp_path)
+    chain(store, "t", 1)
+    real = os.fdatasync
+    reached = threading.Event()
+
+    def interrupted(_: int) -> None:
+        monkeypatch.setattr(os, "fdatasync", real)
+        reached.set()
+        wait_until(lambda: waiting(backend, "t") == 2)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fdatasync", interrupted)
+    with ThreadPoolExecutor(3) as pool:
+        leader = pool.submit(put, store, "t", 1, None)
+        assert reached.wait(30)
+        others = [pool.submit(put, store, "t", number, None) for number in (2, 3)]
+        with pytest.raises(KeyboardInterrupt):
+            leader.result(30)
+        for other in others:
+            other.result(30)
+    put(store, "t", 4, None)
+    assert ids(store, "t") >= set(map(name, (0, 2, 3, 4)))
 
 
 def test_a_leader_hands_over(tmp_path: Path) -> None:

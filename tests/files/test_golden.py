@@ -45,7 +45,7 @@ def fill(store: Store, thread: str) -> None:
         WriteRow("task", -3, "~path", "__interrupt__", b"why", ()),
     ]
     run(store.put_writes(thread, "", "2", rows, None))
-    huge = {"step": 0, "big": 2**70, "odd": "\ud800", "float": 0.5, "yes": True}
+    huge: dict[str, str | int | float | bool] = {"step": 0, "big": 2**70, "odd": "\ud800", "float": 0.5, "yes": True}
     run(store.put(thread, CheckpointRow("", "2", "1", b"two" * 200, (Span(7, 1, 2),), huge), [], None))
     run(store.put(thread, CheckpointRow("node:1", "0", "2", b"late"), [], None))
     run(store.put(thread, CheckpointRow("", "0", "2", b"clock behind"), [], None))

@@ -68,6 +68,9 @@ class World:
                 answers.append(("deleted", exc.facts))
         return answers[0], answers[1]
 
+    def call(self, verb: str, *arguments: Any) -> tuple[Any, Any]:
+        return self.both(lambda store: getattr(store, verb)(*arguments))
+
     def step(self) -> None:
         self.clock.now += 1
         weights = {self.put: 8, self.put_writes: 6, self.drop: 2, self.delete: 0.4, self.copy: 0.4, self.reopen: 0.6}
@@ -169,21 +172,21 @@ class World:
         assert whole(parts) == whole(mine)
         self.both(lambda store: store.delete_thread(target))
         for batch in mine:
-            self.both(lambda store, batch=batch: store.load(target, batch))
+            self.call("load", target, batch)
 
     def compare(self) -> None:
         for thread in THREADS:
             for ns in SPACES:
-                self.same_loaded(lambda store, thread=thread, ns=ns: store.get(thread, ns, None))
+                self.same_loaded("get", thread, ns, None)
                 id = self._id()
-                self.same_loaded(lambda store, thread=thread, ns=ns, one=id: store.get(thread, ns, one))
+                self.same_loaded("get", thread, ns, id)
                 self.same_lineage(thread, ns)
-            charts = self.both(lambda store, thread=thread: store.chart(thread))
+            charts = self.call("chart", thread)
             assert chart(charts[0]) == chart(charts[1])
             spans = self._spans()
-            fetched = self.both(lambda store, thread=thread, spans=spans: store.fetch(thread, spans))
+            fetched = self.call("fetch", thread, spans)
             assert sorted(fetched[0]) == sorted(fetched[1])
-            stats = self.both(lambda store, thread=thread: store.stats(thread))
+            stats = self.call("stats", thread)
             assert stats[0][:-1] == stats[1][:-1]
         before = self._id()
         for query in (
@@ -199,8 +202,8 @@ class World:
         rows = [sorted(every_thread(store)) for store in (self.model, self.subject)]
         assert rows[0] == rows[1]
 
-    def same_loaded(self, verb: Callable[[Store], Any]) -> None:
-        model, subject = self.both(verb)
+    def same_loaded(self, verb: str, *arguments: Any) -> None:
+        model, subject = self.call(verb, *arguments)
         assert plain(model) == plain(subject)
 
     def same_lineage(self, thread: str, ns: str) -> None:
@@ -211,7 +214,7 @@ class World:
                 for _ in range(70):
                     loaded = run(store.lineage(thread, ns, None, channels, after, 3))
                     found[number].append(loaded and [normal(snapshot) for snapshot in loaded.snapshots])
-                    after = loaded and loaded.cursor
+                    after = loaded.cursor if loaded else None
                     if after is None:
                         break
             assert [row for part in found[0] for row in part or ()] == [row for part in found[1] for row in part or ()]

@@ -113,11 +113,12 @@ def read_only(say: Say, store: Store, thread: str) -> None:
     loaded = run(store.get(thread, "", None))
     assert loaded is not None
     say(int(loaded.snapshots[0].row.id))
-    for step in (
+    steps: tuple[Callable[[], object], ...] = (
         lambda: put(store, thread, 2, name(1)),
         lambda: put(store, "another", 0, None),
         lambda: run(store.delete_thread(thread)),
-    ):
+    )
+    for step in steps:
         with pytest.raises(Unavailable) as caught:
             step()
         assert caught.value.errno in (errno.EACCES, errno.EPERM, errno.EROFS)

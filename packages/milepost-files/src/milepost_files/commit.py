@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from milepost.errors import Unavailable
+
 from milepost_files.log import Change, Log
 
 _ROUNDS: Final = 8
@@ -82,7 +84,13 @@ class Queue:
         if self.enter(job):
             self.lead()
         else:
-            signal.acquire()
+            try:
+                signal.acquire()
+            except BaseException:  # this thread is told to stop
+                self.withdraw(job)
+                if chosen:
+                    self.lead()
+                raise
             if chosen:
                 self.lead()
         if job.error is not None:
@@ -107,15 +115,15 @@ class Queue:
         errors: list[BaseException | None] = []
         try:
             errors.extend(self.log.commit([job.change for job in batch]))
-        except BaseException as exc:
-            # The others must not wait for ever for what ended this thread's work.
+        except Exception as exc:
+            self.log.lose()
+            errors.extend([exc] * len(batch))
+        except BaseException:  # this thread is told to stop; the others must not wait for it for ever
             self.log.lose()
             for job in batch:
-                job.finish(exc)
-            if not isinstance(exc, Exception):
-                self._abdicate()
-                raise
-            return
+                job.finish(_interrupted())
+            self._abdicate()
+            raise
         for job, error in zip(batch, errors, strict=True):
             job.finish(error)
         self.log.rest()
@@ -125,5 +133,13 @@ class Queue:
             while self._waiting:
                 if self._waiting[0].promote():
                     return
-                self._waiting.popleft().finish(RuntimeError("nobody is left to carry out this write"))
+                self._waiting.popleft().finish(_interrupted())
             self._led = False
+
+
+def _interrupted() -> Unavailable:
+    return Unavailable(
+        "the thread that was to carry out this write, with others, was interrupted; try again",
+        backend="files",
+        op="write",
+    )

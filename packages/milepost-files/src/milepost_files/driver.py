@@ -77,14 +77,16 @@ class Workers:
 
     def pool(self) -> ThreadPoolExecutor:
         with self._lock:
+            if self.stopped:
+                raise closed()
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="milepost-files")
             return self._pool
 
     def stop(self) -> None:
         """Refuse new requests, and wait for those that have begun. Idempotent."""
-        self.stopped = True
         with self._lock:
+            self.stopped = True
             pool, self._pool = self._pool, None
         if pool is not None:
             pool.shutdown(wait=True)
@@ -128,7 +130,7 @@ class BlockingPort:
 
     def _admit(self) -> None:
         if self._closed or self._workers.stopped:
-            raise Unavailable("this file store was closed; open it again to go on", backend="files", op="use")
+            raise closed()
 
 
 class AsyncPort(BlockingPort):
@@ -183,6 +185,11 @@ class AsyncPort(BlockingPort):
         if job.error is not None:
             raise job.error
         return request.change.answer
+
+
+def closed() -> Unavailable:
+    """What a store answers after it was closed."""
+    return Unavailable("this file store was closed; open it again to go on", backend="files", op="use")
 
 
 def _settle(future: asyncio.Future[None]) -> None:

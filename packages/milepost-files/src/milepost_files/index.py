@@ -111,6 +111,8 @@ class Shelf:
         return found
 
     def covers(self, first: int, count: int) -> bool:
+        if not self.firsts or first >= self.firsts[-1] + self.longest:
+            return False
         reached = first
         for *_, start, length in sorted(self.slots(0, first, count), key=itemgetter(3)):
             if start > reached:
@@ -119,19 +121,22 @@ class Shelf:
         return reached >= first + count
 
     def add(self, row: tuple[int, int, int, int]) -> int:
-        """Add (first, count, offset, length). Returns the length of the pack of the same span that it replaces."""
+        """Add (first, count, offset, length). Returns what the pack of the same span took that it replaces."""
         first, count = row[:2]
         self.longest = max(self.longest, count)
-        place = bisect.bisect_left(self.firsts, first)
-        replaced = 0
-        found = self._find(first, count)
-        if found is not None:
-            replaced = self.lengths[found] + _COST
+        if not self.firsts or first > self.firsts[-1]:
             for column, value in zip(self.columns(), row, strict=True):
-                column[found] = value
-        else:
+                column.append(value)
+            return 0
+        found = self._find(first, count)
+        if found is None:
+            place = bisect.bisect_left(self.firsts, first)
             for column, value in zip(self.columns(), row, strict=True):
                 column.insert(place, value)
+            return 0
+        replaced = self.lengths[found] + _COST
+        for column, value in zip(self.columns(), row, strict=True):
+            column[found] = value
         return replaced
 
     def remove(self, first: int, count: int) -> int:

@@ -20,7 +20,7 @@ from milepost.store import (
 
 from milepost_files.index import Index, Row, Space
 from milepost_files.log import Log
-from milepost_files.reading import Found, Reader, fetch, find, reading, spans_in
+from milepost_files.reading import Found, Reader, find, reading, spans_in
 from milepost_files.root import Root
 
 T = TypeVar("T")
@@ -44,43 +44,51 @@ def page(root: Root, query: Query, after: tuple[str, ...] | None, limit: int, *,
     """The verb `page`. Of all threads it costs a look at each of their indexes."""
     if limit <= 0:
         return Loaded((), {}, after)
-    chosen = query.match is not None or bool(query.facets)
-    wanted = max(limit, _SEARCHED) if chosen else limit
+    filtered = query.match is not None or bool(query.facets)
+    wanted = max(limit, _SEARCHED) if filtered else limit
     cursor = None if after is None else Spot(*after)
     spots: list[Spot] = []
     for log in _logs(root, query):
         spots += _spots(log, query, cursor, wanted)
         if len(spots) > wanted:
-            spots = _ordered(spots)[:wanted]
-    spots = _ordered(spots)
-    more = len(spots) == wanted
-    snapshots: list[Snapshot] = []
+            spots = sorted(spots, reverse=True)[:wanted]
+    spots.sort(reverse=True)
+    last = spots[-1] if len(spots) == wanted else None
+    if filtered:
+        spots, last = _chosen(root, spots, last, query, limit)
+    found: dict[Spot, Snapshot] = {}
     packs: dict[str, list[Pack]] = {}
     damage: list[str] = []
-    last: Spot | None = None
+    for thread, here in _by_thread(spots):
+        part = _load(root.log(thread), here, items=items)
+        if part is not None:
+            found |= part[0]
+            packs[thread] = part[1]
+            damage += part[2]
+    return Loaded(tuple(found[spot] for spot in spots if spot in found), packs, last and tuple(last), tuple(damage))
+
+
+def _by_thread(spots: list[Spot]) -> list[tuple[str, list[Spot]]]:
+    threads: dict[str, list[Spot]] = {}
+    for spot in spots:
+        threads.setdefault(spot.thread, []).append(spot)
+    return list(threads.items())
+
+
+def _chosen(
+    root: Root, spots: list[Spot], last: Spot | None, query: Query, limit: int
+) -> tuple[list[Spot], Spot | None]:
+    """The first `limit` of `spots` that pass the query's filter, and where the next page begins."""
+    chosen: list[Spot] = []
     for start in range(0, len(spots), _CHUNK):
-        rest = spots[start : start + _CHUNK]
-        found: dict[Spot, Snapshot] = {}
-        for thread in dict.fromkeys(spot.thread for spot in rest):
-            here = [spot for spot in rest if spot.thread == thread]
-            part = _load(root.log(thread), here, query, items=items and not chosen)
-            if part is not None:
-                found |= part[0]
-                packs.setdefault(thread, []).extend(part[1])
-                damage += [text for text in part[2] if text not in damage]
-        for spot in rest:
-            last = spot
-            if spot in found:
-                snapshots.append(found[spot])
-                if len(snapshots) == limit:
-                    break
-        if len(snapshots) == limit:
-            break
-    if items and chosen:
-        packs = _packs(root, snapshots)
-    if last is not None and last == spots[-1] and not more:
-        last = None
-    return Loaded(tuple(snapshots), packs if items else {}, last and tuple(last), tuple(damage))
+        part = spots[start : start + _CHUNK]
+        passed = {spot for thread, here in _by_thread(part) for spot in _passing(root.log(thread), here, query)}
+        for spot in part:
+            if spot in passed:
+                chosen.append(spot)
+            if len(chosen) == limit:
+                return chosen, None if last is None and spot == spots[-1] else spot
+    return chosen, last
 
 
 def _logs(root: Root, query: Query) -> Iterator[Log]:
@@ -96,10 +104,6 @@ def _logs(root: Root, query: Query) -> Iterator[Log]:
 def _planned(log: Log, plan: Callable[[Index], T]) -> T | None:
     """What the index alone tells; None when there is no log."""
     return reading(log, plan, lambda _, planned: planned)
-
-
-def _ordered(spots: list[Spot]) -> list[Spot]:
-    return sorted(spots, reverse=True)
 
 
 def _spots(log: Log, query: Query, after: Spot | None, wanted: int) -> list[Spot]:
@@ -142,42 +146,45 @@ def _follows(row: Row, thread: str, ns: str, after: Spot) -> bool:
     return (row.key, thread, ns, row.id) < after
 
 
-def _load(
-    log: Log, spots: list[Spot], query: Query, *, items: bool
-) -> tuple[dict[Spot, Snapshot], list[Pack], list[str]] | None:
-    """What is to be listed of these checkpoints of one thread."""
+def _find(log: Log, spots: list[Spot], read: Callable[[Reader, list[tuple[Spot, Found]]], T]) -> T | None:
+    """What `read` makes of those of `spots` that are (still) there."""
 
     def plan(index: Index) -> list[tuple[Spot, Found]]:
         rows = ((spot, index.row(spot.ns, spot.id)) for spot in spots)
         return [(spot, find(index, spot.ns, row)) for spot, row in rows if row is not None]
 
+    return reading(log, plan, read)
+
+
+def _load(log: Log, spots: list[Spot], *, items: bool) -> tuple[dict[Spot, Snapshot], list[Pack], list[str]] | None:
+    """What is to be listed of these checkpoints of one thread."""
+
     def read(reader: Reader, planned: list[tuple[Spot, Found]]) -> tuple[dict[Spot, Snapshot], list[Pack], list[str]]:
-        if query.match is not None or query.facets:
-            rows = reader.checkpoints([found for _, found in planned])
-            planned = [
-                each
-                for each, row in zip(planned, rows, strict=True)
-                if (row.ns, row.id) in reader.unsound or _passes(row, query)
-            ]
         snapshots = reader.snapshots([found for _, found in planned])
         packs = reader.packs(spans_in(snapshots)) if items else []
-        return {spot: snapshot for (spot, _), snapshot in zip(planned, snapshots, strict=True)}, packs, reader.damage
+        return dict(zip((spot for spot, _ in planned), snapshots, strict=True)), packs, reader.damage
 
-    return reading(log, plan, read)
+    return _find(log, spots, read)
+
+
+def _passing(log: Log, spots: list[Spot], query: Query) -> list[Spot]:
+    """Those that the query's filter lets pass. What is damaged passes: nobody knows what it says."""
+
+    def read(reader: Reader, planned: list[tuple[Spot, Found]]) -> list[Spot]:
+        rows = reader.checkpoints([found for _, found in planned])
+        return [
+            spot
+            for (spot, _), row in zip(planned, rows, strict=True)
+            if (row.ns, row.id) in reader.unsound or _passes(row, query)
+        ]
+
+    return _find(log, spots, read) or []
 
 
 def _passes(row: CheckpointRow, query: Query) -> bool:
     if any(name in row.facets and row.facets[name] != value for name, value in query.facets.items()):
         return False
     return query.match is None or query.match(row.header)
-
-
-def _packs(root: Root, snapshots: list[Snapshot]) -> dict[str, list[Pack]]:
-    packs: dict[str, list[Pack]] = {}
-    for thread in dict.fromkeys(snapshot.thread for snapshot in snapshots):
-        spans = spans_in(snapshot for snapshot in snapshots if snapshot.thread == thread)
-        packs[thread] = fetch(root.log(thread), spans) or []
-    return packs
 
 
 def threads(root: Root, after: tuple[str, ...] | None, limit: int) -> ThreadPage:

@@ -148,6 +148,12 @@ class Log:
         self._index = None
         self._settled = False
 
+    @property
+    def weight(self) -> int:
+        """What the index holds, roughly: in frames, each of them worth some hundred bytes of memory."""
+        index = self._index
+        return 0 if index is None else index.frames
+
     def size(self) -> int:
         """Bytes of the log's file."""
         try:

@@ -20,11 +20,15 @@ from milepost_files.log import Log, Settings
 
 FORMAT: Final = 1
 _FORMAT_FILE: Final = "FORMAT"
+_MOST_FRAMES: Final = 1 << 18
 _KIND: Final = "milepost-files"
 
 
 class Root:
-    """One store folder, as this process sees it: at most `max_open` logs are kept open with their index."""
+    """One store folder, as this process sees it.
+
+    At most `max_open` logs are kept open with their index, and fewer where the indexes are large.
+    """
 
     def __init__(self, path: str, settings: Settings, max_open: int) -> None:
         self.path = path
@@ -112,11 +116,16 @@ class Root:
                 queue = self._open[name] = Queue(
                     Log(os.path.join(self._threads, name[:2]), name, thread, self.settings)
                 )
-                while len(self._open) > self._max_open:
-                    self._open.popitem(last=False)
+                self._make_room()
             else:
                 self._open.move_to_end(name)
             return queue
+
+    def _make_room(self) -> None:
+        weight = sum(queue.log.weight for queue in self._open.values())
+        while len(self._open) > self._max_open or (weight > _MOST_FRAMES and len(self._open) > 1):
+            _, queue = self._open.popitem(last=False)
+            weight -= queue.log.weight
 
     def log(self, thread: str) -> Log:
         return self.queue(thread).log
