@@ -13,7 +13,7 @@ from stores import STORES, url_of
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--kills", type=int, default=24, help="how many times test_kill.py kills its workers")
+    parser.addoption("--kills", type=int, default=60, help="how many times test_kill.py kills its workers")
     parser.addoption("--kill-seed", type=int, default=2026, help="where the random kills fall")
 
 
