@@ -108,9 +108,12 @@ def test_a_waiter_that_is_interrupted_takes_its_write_back(tmp_path: Path, monke
         first = pool.submit(put, store, "t", 1, None)
         assert gate.reached.wait(30)
         waiter = threading.get_ident()
-        pool.submit(
-            lambda: (wait_until(lambda: waiting(backend, "t") == 1), signal.pthread_kill(waiter, signal.SIGINT))
-        )
+
+        def interrupt() -> None:
+            wait_until(lambda: waiting(backend, "t") == 1)
+            signal.pthread_kill(waiter, signal.SIGINT)
+
+        pool.submit(interrupt)
         with pytest.raises(KeyboardInterrupt):
             put(store, "t", 2, None)
         gate.open.set()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import random
 import signal
 import time
 from pathlib import Path
@@ -127,6 +129,28 @@ def test_a_writer_stopped_while_it_replaces_the_log(
         assert run(store.get("t", "", None)) is None
     else:
         assert ids(store, "t") == ({name(3), name(4)} if others else {name(3)})
+
+
+def test_writers_that_are_stopped_again_and_again_lose_nothing(tmp_path: Path) -> None:
+    """With a time-out so short that they leave each other behind all the time."""
+    chooser = random.Random(11)
+    _, store = opened(tmp_path)
+    with contextlib.ExitStack() as stack:
+        workers = [Worker(tmp_path, "puts", "t", 1000 * number, 50, timeout=0.02) for number in range(4)]
+        for worker in workers:
+            stack.enter_context(worker)
+        for _ in range(20):
+            worker = chooser.choice(workers)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker.pid, signal.SIGSTOP)
+                time.sleep(0.03)
+                worker.resume()
+        said = [id for worker in workers for id in worker.rest()]
+    assert said
+    assert ids(store, "t") >= set(said)
+    loaded = run(store.get("t", "", None))
+    assert loaded is not None
+    assert loaded.damage == ()
 
 
 def test_a_stopped_waiter_that_replaces_the_log_is_told_of(tmp_path: Path) -> None:
