@@ -108,6 +108,25 @@ def test_space_that_cannot_be_given_back_is_given_back_later(tmp_path: Path, mon
     assert newest_whole(store, "t") == 4
 
 
+def test_a_thread_can_be_deleted_to_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What can be spared, the snapshot of the index, makes the room that the tombstone needs."""
+    _, store = opened(tmp_path, durability="os")
+    chain(store, "t", 300)
+    snapshot = log_of(tmp_path).with_suffix(".idx")
+    assert snapshot.exists()
+    real = os.pwrite
+
+    def full(*arguments: Any) -> int:
+        if snapshot.exists():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(*arguments)
+
+    monkeypatch.setattr(os, "pwrite", full)
+    run(store.delete_thread("t"))
+    assert run(store.get("t", "", None)) is None
+    assert [path.suffix for path in log_of(tmp_path).parent.iterdir()] == [".log"]
+
+
 def test_a_file_that_may_not_grow(tmp_path: Path) -> None:
     before, after = done(tmp_path, "fill_up", "t", 20_000)
     assert int(before) > 10

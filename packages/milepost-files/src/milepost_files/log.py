@@ -20,7 +20,7 @@ import secrets
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
@@ -294,10 +294,6 @@ class Log:
                 finally:
                     held.unlock()
                 self.lose()
-                for infix in (".idx", ".torn-"):
-                    for path in beside(self._stem, infix):
-                        with contextlib.suppress(FileNotFoundError):
-                            os.unlink(path)
             except Superseded:
                 continue
             except (OSError, EOFError, MilepostError) as exc:
@@ -312,10 +308,31 @@ class Log:
             draft = change.decide(self._catch_up(held), _reader(held), now)
         if draft is None:
             return False
-        fresh = Index(secrets.randbits(64))
         drafts: list[Draft] = [([[frames.THREAD, self.thread]], []), draft]
-        self._turns.replace(held, lambda fd: rewrite.fill(fd, fresh, drafts, now))
+        self._renew(held, lambda: drafts, now)
         return True
+
+    def _renew(self, held: Handle, drafts: Callable[[], Iterable[Draft]], at: float) -> None:
+        """Put a new log in the place of `held`. Where the disk is full, what can be spared makes room for it."""
+
+        def fill(fd: int) -> None:
+            rewrite.fill(fd, Index(secrets.randbits(64)), drafts(), at)
+
+        try:
+            self._turns.replace(held, fill)
+        except OSError as exc:
+            if exc.errno not in (errno.ENOSPC, errno.EDQUOT) or not self._spare():
+                raise
+            self._turns.replace(held, fill)
+        self._spare()
+
+    def _spare(self) -> bool:
+        """Remove what was kept beside the log. Whether there was anything."""
+        spared = [path for infix in (".idx", ".torn-") for path in beside(self._stem, infix)]
+        for path in spared:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+        return bool(spared)
 
     def _lock(self) -> Handle:
         """The file that the path names, locked, and created if need be."""
@@ -443,16 +460,11 @@ class Log:
             return
         if index.dead < _WASTE and not any(change.tidy for change in changes):
             return
-        fresh = Index(secrets.randbits(64))
         try:
-            self._turns.replace(
-                held, lambda fd: rewrite.fill(fd, fresh, rewrite.live(index, _reader(held)), index.updated)
-            )
+            self._renew(held, lambda: rewrite.live(index, _reader(held)), index.updated)
         except (OSError, EOFError, Superseded) as exc:
             _log.warning("cannot give back the unused space of %s: %s", self._path, exc)
             return
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._stem + ".idx")
         self.lose()
 
     def _lose_index(self) -> None:

@@ -13,7 +13,7 @@ from milepost_files.index import Index
 
 _CHUNK: Final = 1 << 20
 _GAP: Final = 1 << 14
-_RUN: Final = 1 << 22
+_RUN: Final = 1 << 18
 _NEIGHBOURS: Final = 4096
 
 
