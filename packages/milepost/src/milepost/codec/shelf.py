@@ -17,8 +17,8 @@ from milepost.codec.coding import Coding
 from milepost.codec.envelope import FORMAT, Vault, checksum
 from milepost.codec.exts import array_header
 from milepost.codec.layout import DELTA, INLINE, KEYED, MANY, ONE, TYPED, Layout
-from milepost.codec.pack import OpenPack, digest_of, open_pack
-from milepost.errors import Corrupt
+from milepost.codec.pack import digest_of, open_pack
+from milepost.errors import Corrupt, MilepostError
 from milepost.store import Pack
 
 _SINGLE = struct.Struct("<BBIIII")
@@ -28,60 +28,85 @@ _PLAIN = checksum(b"")
 _MANY_OBJECTS = 64
 
 
+class _Strip:
+    """Items with consecutive numbers, from however many packs."""
+
+    __slots__ = ("first", "items", "sums")
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+        self.items: list[bytes] = []
+        self.sums = array("I")
+
+
 class Shelf:
-    """The packs of one thread, each opened and verified at most once."""
+    """The packs of one thread, each verified once, when an item of their writer is first asked for."""
 
     def __init__(self, thread: str, packs: Sequence[Pack], vault: Vault | None) -> None:
         self._thread = thread
         self._vault = vault
-        self._firsts: dict[int, list[int]] = {}
         self._packs: dict[int, list[Pack]] = {}
-        self._opened: dict[tuple[int, int], OpenPack] = {}
-        for pack in sorted(packs, key=lambda pack: pack[:2]):
-            self._firsts.setdefault(pack.writer, []).append(pack.first)
-            self._packs.setdefault(pack.writer, []).append(pack)
-
-    def opened(self) -> list[OpenPack]:
-        """The packs that were needed so far, but for single items that were read on the fly."""
-        return list(self._opened.values())
+        self._strips: dict[int, tuple[list[int], list[_Strip]]] = {}
+        self._unreadable: list[tuple[Pack, MilepostError]] = []
+        for pack in sorted(packs):
+            self._packs.setdefault(pack[0], []).append(pack)
 
     def take(self, writer: int, first: int, count: int) -> tuple[list[bytes], array[int]]:
         """The bytes and checksums of a run of items. Raises `Corrupt` when one is missing or damaged."""
-        firsts, packs = self._firsts.get(writer, []), self._packs.get(writer, [])
-        at = max(bisect.bisect_right(firsts, first) - 1, 0)
-        items: list[bytes] = []
-        sums = array("I")
-        need, end = first, first + count
-        sealed = self._vault is not None
-        while need < end:
-            pack = packs[at] if at < len(packs) else None
-            if pack is None or not pack.first <= need < pack.first + pack.count:
-                raise Corrupt(f"item {writer}/{need} is missing from the store", damage=f"item {writer}/{need} missing")
-            if pack.count == 1 and not sealed:
-                data = pack.data
-                if len(data) >= _SINGLE.size:
-                    version, flags, noted, n, size, total = _SINGLE.unpack_from(data)
-                    if (version, flags, n, size) == (FORMAT, 0, 1, len(data) - _SINGLE.size):
-                        if zlib.crc32(data[6:], _PLAIN) != noted:
-                            raise Corrupt(f"item {writer}/{need} is damaged", damage=f"pack {writer}/{need}")
-                        items.append(data[_SINGLE.size :])
-                        sums.append(total)
-                        need += 1
-                        at += 1
-                        continue
-            opened = self._open(pack)
-            stop = min(end, pack.first + pack.count)
-            items += opened.items(need - pack.first, stop - pack.first)
-            sums += opened.checksums[need - pack.first : stop - pack.first]
-            need = stop
-            at += 1
-        return items, sums
+        if writer not in self._strips:
+            strips = self._unroll(self._packs.pop(writer, []))
+            self._strips[writer] = ([strip.first for strip in strips], strips)
+        firsts, strips = self._strips[writer]
+        at = bisect.bisect_right(firsts, first) - 1
+        if at >= 0:
+            strip = strips[at]
+            start = first - strip.first
+            if start + count <= len(strip.items):
+                if not start and count == len(strip.items):
+                    return strip.items, strip.sums
+                return strip.items[start : start + count], strip.sums[start : start + count]
+            first = max(first, strip.first + len(strip.items))
+        # What lies between two strips is in no pack, or in one that could not be read.
+        for pack, error in self._unreadable:
+            if pack.writer == writer and pack.first <= first < pack.first + pack.count:
+                raise error
+        raise Corrupt(f"item {writer}/{first} is missing from the store", damage=f"item {writer}/{first} missing")
 
-    def _open(self, pack: Pack) -> OpenPack:
-        opened = self._opened.get(pack[:2])
-        if opened is None:
-            opened = self._opened[pack[:2]] = open_pack(self._thread, pack, self._vault)
-        return opened
+    def _unroll(self, packs: Sequence[Pack]) -> list[_Strip]:
+        strips: list[_Strip] = []
+        end = -1
+        unpack, crc32, size_of_head = _SINGLE.unpack_from, zlib.crc32, _SINGLE.size
+        for pack in packs:
+            _, first, count, data = pack
+            if first > end or not strips:
+                strips.append(_Strip(first))
+                end = first
+            if first + count <= end:
+                continue
+            strip = strips[-1]
+            # By far most packs hold one item as it is: what `open_pack` would do, without the ceremony.
+            if count == 1 and len(data) >= size_of_head:
+                version, flags, noted, n, size, total = unpack(data)
+                if (
+                    version == FORMAT
+                    and not flags
+                    and n == 1
+                    and size == len(data) - size_of_head
+                    and crc32(data[6:], _PLAIN) == noted
+                ):
+                    strip.items.append(data[size_of_head:])
+                    strip.sums.append(total)
+                    end += 1
+                    continue
+            try:
+                opened = open_pack(self._thread, pack, self._vault)
+            except MilepostError as exc:
+                self._unreadable.append((pack, exc))
+                continue
+            strip.items += opened.items(end - first, count)
+            strip.sums += opened.checksums[end - first :]
+            end = first + count
+        return strips
 
     def value(self, layout: Layout, own: Coding, other: Coding) -> Any:
         """Decode the value that lies at `layout`: by `own`, or by `other` where a foreign serializer wrote it.
@@ -108,12 +133,12 @@ class Shelf:
 
     def _list(self, layout: Layout, coding: Coding) -> list[Any]:
         _, count, runs, digest = layout
-        items: list[bytes] = []
-        sums = array("I")
-        for run in runs:
-            more, checks = self.take(*run)
-            items += more
-            sums += checks
+        items, sums = self.take(*runs[0]) if len(runs) == 1 else ([], array("I"))
+        if len(runs) > 1:
+            for run in runs:
+                more, checks = self.take(*run)
+                items += more
+                sums += checks
         if digest_of(sums) != digest:
             raise Corrupt("the items of a list are not the ones that were stored", damage="list digest")
         with unhurried() if count >= _MANY_OBJECTS else _no_change():
