@@ -1,0 +1,147 @@
+"""Connections that the application owns: from a pool of its own, or a single one."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Generator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from typing import Any, Protocol
+
+from milepost.errors import InvalidConfig
+from psycopg import AsyncConnection, Connection
+from psycopg.pq import TransactionStatus
+
+from milepost_postgres.link import AsyncLink, Link
+from milepost_postgres.pool import AsyncSource, Source
+
+
+class OwnedPool(Protocol):
+    """``psycopg_pool.ConnectionPool``, and what can be used like one."""
+
+    def connection(self) -> AbstractContextManager[Connection[Any]]: ...
+
+
+class AsyncOwnedPool(Protocol):
+    """``psycopg_pool.AsyncConnectionPool``, and what can be used like one."""
+
+    def connection(self) -> AbstractAsyncContextManager[AsyncConnection[Any]]: ...
+
+
+Owned = OwnedPool | Connection[Any]
+AsyncOwned = AsyncOwnedPool | AsyncConnection[Any]
+
+
+def borrow(owned: Owned | None) -> Source:
+    """A source of blocking connections."""
+    if owned is None:
+        raise _no_source("blocking", "async_source", "source")
+    return _OfConnection(owned) if isinstance(owned, Connection) else _OfPool(owned)
+
+
+def borrow_async(owned: AsyncOwned | None) -> AsyncSource:
+    """A source of async connections."""
+    if owned is None:
+        raise _no_source("async", "source", "async_source")
+    return _AsyncOfConnection(owned) if isinstance(owned, AsyncConnection) else _AsyncOfPool(owned)
+
+
+def _no_source(flavour: str, given: str, missing: str) -> InvalidConfig:
+    return InvalidConfig(
+        f"this saver was made from {given} alone, and {flavour} methods need {missing}: pass it to from_pool too",
+        what=missing,
+        value="None",
+    )
+
+
+class _OfPool:
+    shares = True
+
+    def __init__(self, pool: OwnedPool) -> None:
+        self._pool = pool
+
+    @contextmanager
+    def link(self, *, fresh: bool = False) -> Generator[Link]:
+        del fresh  # which connection it is, is the pool's business
+        with self._pool.connection() as connection:
+            before = connection.autocommit
+            if not before:
+                connection.autocommit = True
+            try:
+                yield Link(connection)
+            finally:
+                if not before and not connection.closed:
+                    connection.autocommit = False
+
+    def close(self) -> None:
+        """The application closes its pool."""
+
+
+class _AsyncOfPool:
+    shares = True
+
+    def __init__(self, pool: AsyncOwnedPool) -> None:
+        self._pool = pool
+
+    @asynccontextmanager
+    async def link(self, *, fresh: bool = False) -> AsyncGenerator[AsyncLink]:
+        del fresh  # as above
+        async with self._pool.connection() as connection:
+            before = connection.autocommit
+            if not before:
+                await connection.set_autocommit(True)
+            try:
+                yield AsyncLink(connection)
+            finally:
+                if not before and not connection.closed:
+                    await connection.set_autocommit(False)
+
+    def close(self) -> None:
+        """The application closes its pool."""
+
+
+class _OfConnection:
+    """Within a transaction each request gets a savepoint: one that fails does not spoil the rest of it."""
+
+    shares = False
+
+    def __init__(self, connection: Connection[Any]) -> None:
+        self._connection = connection
+        # A connection does one thing at a time.
+        self._turn = threading.RLock()
+
+    @contextmanager
+    def link(self, *, fresh: bool = False) -> Generator[Link]:
+        del fresh  # there is only this one
+        with self._turn:
+            if self._connection.info.transaction_status == TransactionStatus.INTRANS:
+                with self._connection.transaction():
+                    yield Link(self._connection)
+            else:
+                yield Link(self._connection)
+
+    def close(self) -> None:
+        """The application closes its connection."""
+
+
+class _AsyncOfConnection:
+    """As `_OfConnection`."""
+
+    shares = False
+
+    def __init__(self, connection: AsyncConnection[Any]) -> None:
+        self._connection = connection
+        self._turn = asyncio.Lock()
+
+    @asynccontextmanager
+    async def link(self, *, fresh: bool = False) -> AsyncGenerator[AsyncLink]:
+        del fresh  # there is only this one
+        async with self._turn:
+            if self._connection.info.transaction_status == TransactionStatus.INTRANS:
+                async with self._connection.transaction():
+                    yield AsyncLink(self._connection)
+            else:
+                yield AsyncLink(self._connection)
+
+    def close(self) -> None:
+        """The application closes its connection."""

@@ -1,0 +1,188 @@
+"""Group commit by flat combining: writes that come at the same time share a transaction, one commit and one round trip.
+
+Whoever finds a free lane goes at once, with a write alone: it pays nothing. Whoever comes while all lanes are taken
+waits; when a lane is free, the first of those who wait takes all of them along. A batch that fails as a whole (one
+of its writes had to wait for a lock, say, or the connection was lost) is taken apart: each write then goes alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from milepost_postgres.request import Request
+
+Answers = list[list[tuple[Any, ...]]]
+
+LANES: Final = 2
+"""Batches that are on their way at the same time: while one waits for its commit, another is made."""
+LARGEST: Final = 64
+PATIENCE: Final = 0.25
+"""Seconds after which those who wait for a lane open one more: a lock that holds the others up need not hold these up."""
+
+
+class Alone(Exception):  # noqa: N818 - a signal between the two of us, not an error
+    """The write is to be sent on its own."""
+
+
+class Job:
+    """A write on its way, and what the thread that waits for it is woken by."""
+
+    __slots__ = ("answer", "leads", "request", "signal")
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.answer: Answers | None = None
+        self.leads = False
+        self.signal = threading.Lock()
+        self.signal.acquire()
+
+
+class Entry(NamedTuple):
+    """A write on its way, and what the task that waits for it awaits: its answer, or None when it is to go alone."""
+
+    request: Request
+    done: asyncio.Future[Answers | None]
+
+
+class Combiner:
+    """The writes of the threads of one process."""
+
+    def __init__(self, send: Callable[[Sequence[Request]], list[Answers]]) -> None:
+        self._send = send
+        self._gate = threading.Lock()
+        self._waiting: deque[Job] = deque()
+        self._free = LANES
+
+    def run(self, request: Request) -> Answers:
+        """Have `request` carried out with others; the answers of its steps. Raises `Alone` when that did not work."""
+        job: Job | None = None
+        with self._gate:
+            if self._free > 0:
+                self._free -= 1
+            else:
+                job = Job(request)
+                self._waiting.append(job)
+        if job is None:
+            try:
+                return self._send([request])[0]
+            finally:
+                self._pass_on()
+        if not job.signal.acquire(timeout=PATIENCE) and not self._open_lane(job):
+            job.signal.acquire()
+        if job.leads:
+            self._lead(job)
+        if job.answer is None:
+            raise Alone
+        return job.answer
+
+    def _open_lane(self, job: Job) -> bool:
+        """Let `job` lead in one more lane, if it still waits. The next lane that gets free is closed for it."""
+        with self._gate:
+            if job not in self._waiting:
+                return False
+            self._waiting.remove(job)
+            self._free -= 1
+            job.leads = True
+            return True
+
+    def _lead(self, job: Job) -> None:
+        """Carry out `job` and all that wait with it."""
+        with self._gate:
+            jobs = [job, *(self._waiting.popleft() for _ in range(min(len(self._waiting), LARGEST - 1)))]
+        try:
+            for each, answer in zip(jobs, self._send([each.request for each in jobs]), strict=True):
+                each.answer = answer
+        except Alone:
+            return  # each of them finds that it has no answer
+        finally:
+            self._pass_on()
+            for each in jobs[1:]:
+                each.signal.release()
+
+    def _pass_on(self) -> None:
+        """Give the lane to the first who waits, or back."""
+        with self._gate:
+            if self._free < 0 or not self._waiting:
+                self._free += 1
+                return
+            job = self._waiting.popleft()
+            job.leads = True
+        job.signal.release()
+
+
+class AsyncCombiner:
+    """The writes of the tasks of one event loop."""
+
+    def __init__(self, send: Callable[[Sequence[Request]], Awaitable[list[Answers]]]) -> None:
+        self._send = send
+        self._waiting: deque[Entry] = deque()
+        self._free = LANES
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self, request: Request) -> Answers:
+        """As `Combiner.run`. A write that was cancelled is stored or not when this returns."""
+        if self._free > 0:
+            self._free -= 1
+            try:
+                return (await self._send([request]))[0]
+            finally:
+                self._pass_on()
+        loop = asyncio.get_running_loop()
+        entry = Entry(request, loop.create_future())
+        self._waiting.append(entry)
+        timer = loop.call_later(PATIENCE, self._open_lane, entry)
+        try:
+            answer = await self._settled(entry)
+        finally:
+            timer.cancel()
+        if answer is None:
+            raise Alone
+        return answer
+
+    async def _settled(self, entry: Entry) -> Answers | None:
+        cancelled: asyncio.CancelledError | None = None
+        while not entry.done.done():
+            try:
+                await asyncio.shield(entry.done)
+            except asyncio.CancelledError as exc:
+                if entry in self._waiting:
+                    self._waiting.remove(entry)
+                    raise
+                cancelled = exc
+        if cancelled is not None:
+            raise cancelled
+        return entry.done.result()
+
+    def _open_lane(self, entry: Entry) -> None:
+        if entry in self._waiting:
+            self._free -= 1
+            self._start()
+
+    def _pass_on(self) -> None:
+        if self._free < 0 or not self._waiting:
+            self._free += 1
+        else:
+            self._start()
+
+    def _start(self) -> None:
+        """Carry out all that wait, in a task of its own: who cancels one of them must not cancel the others."""
+        batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), LARGEST))]
+        task = asyncio.get_running_loop().create_task(self._carry_out(batch))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _carry_out(self, batch: Sequence[Entry]) -> None:
+        answers: Sequence[Answers | None] = [None] * len(batch)
+        try:
+            answers = await self._send([entry.request for entry in batch])
+        except Alone:
+            return  # each of them finds that it has no answer
+        finally:
+            self._pass_on()
+            for entry, answer in zip(batch, answers, strict=True):
+                if not entry.done.done():
+                    entry.done.set_result(answer)

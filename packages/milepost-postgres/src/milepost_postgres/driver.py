@@ -1,0 +1,181 @@
+"""The two ports of the Postgres store: one verb, "carry out this request", with its retries and its errors."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import psycopg
+
+from milepost_postgres.combine import Alone, Answers, AsyncCombiner, Combiner
+from milepost_postgres.pool import AsyncSource, Source
+from milepost_postgres.request import Request, Step
+from milepost_postgres.schema import Schema
+from milepost_postgres.trouble import closed, translate, trouble
+from milepost_postgres.wire import text
+
+_BATCH_WAIT = "250"
+"""Milliseconds that a batch waits for a lock before its writes go one by one."""
+_TRIES = 3
+_PAUSE = 0.05
+"""Seconds before a third try; the second one follows at once."""
+
+
+class _Batch:
+    """The steps of several requests, by thread: so two batches take their locks in the same order."""
+
+    def __init__(self, requests: Sequence[Request], schema: Schema) -> None:
+        self._requests = requests
+        self._order = sorted(range(len(requests)), key=lambda number: requests[number].group or "")
+        timeout = Step(schema.queries["lock_timeout"], {"milliseconds": text(_BATCH_WAIT)})
+        self.steps = [timeout, *(step for number in self._order for step in requests[number].steps)]
+
+    def deal(self, answers: Answers) -> list[Answers]:
+        """The answers of each request, in the order in which the requests came."""
+        dealt: list[Answers] = [[] for _ in self._requests]
+        at = 1
+        for number in self._order:
+            past = at + len(self._requests[number].steps)
+            dealt[number] = answers[at:past]
+            at = past
+        return dealt
+
+
+class Engine:
+    """What the blocking stores of a backend share: it carries out requests in the calling thread."""
+
+    def __init__(self, source: Source, schema: Schema) -> None:
+        self._source = source
+        self._schema = schema
+        self._combiner = Combiner(self._send)
+
+    def call(self, request: Request) -> Answers:
+        if request.group is not None and self._source.shares:
+            try:
+                return self._combiner.run(request)
+            except Alone:
+                pass  # what was wrong with the batch shows when the request goes alone
+        return self._alone(request)
+
+    def _send(self, requests: Sequence[Request]) -> list[Answers]:
+        if len(requests) == 1:
+            return [self._alone(requests[0])]
+        batch = _Batch(requests, self._schema)
+        try:
+            with self._source.link() as link:
+                return batch.deal(link.run(batch.steps))
+        except psycopg.Error as exc:
+            raise Alone from exc
+
+    def _alone(self, request: Request) -> Answers:
+        attempt = 0
+        while True:
+            try:
+                with self._source.link(fresh=attempt > 0) as link:
+                    return link.run(request.steps)
+            except psycopg.Error as exc:
+                attempt += 1
+                if _final(exc, attempt, shares=self._source.shares):
+                    raise translate(exc, request.op) from exc
+            time.sleep(_PAUSE * (attempt - 1))
+
+    def close(self) -> None:
+        self._source.close()
+
+
+class AsyncEngine:
+    """What the async stores of one event loop share."""
+
+    def __init__(self, source: AsyncSource, schema: Schema) -> None:
+        self._source = source
+        self._schema = schema
+        self._combiner = AsyncCombiner(self._send)
+
+    async def call(self, request: Request) -> Answers:
+        if request.group is not None and self._source.shares:
+            try:
+                return await self._combiner.run(request)
+            except Alone:
+                pass  # as in `Engine`
+        if len(request.steps) == 1:
+            return await self._alone(request)
+        return await _whole(self._alone(request))
+
+    async def _send(self, requests: Sequence[Request]) -> list[Answers]:
+        if len(requests) == 1:
+            return [await self._alone(requests[0])]
+        batch = _Batch(requests, self._schema)
+        try:
+            async with self._source.link() as link:
+                return batch.deal(await link.run(batch.steps))
+        except psycopg.Error as exc:
+            raise Alone from exc
+
+    async def _alone(self, request: Request) -> Answers:
+        attempt = 0
+        while True:
+            try:
+                async with self._source.link(fresh=attempt > 0) as link:
+                    return await link.run(request.steps)
+            except psycopg.Error as exc:
+                attempt += 1
+                if _final(exc, attempt, shares=self._source.shares):
+                    raise translate(exc, request.op) from exc
+            await asyncio.sleep(_PAUSE * (attempt - 1))
+
+    def close(self) -> None:
+        self._source.close()
+
+
+def _final(exc: psycopg.Error, attempt: int, *, shares: bool) -> bool:
+    return attempt == _TRIES or not shares or not trouble(exc).again
+
+
+async def _whole(work: Coroutine[Any, Any, Answers]) -> Answers:
+    """`work`, to its end even when the caller is cancelled: a pipeline that is left in the middle decides nothing."""
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as exc:
+            cancelled = exc
+    if cancelled is not None:
+        raise cancelled
+    return task.result()
+
+
+class BlockingPort:
+    """The port of a blocking store. It never suspends."""
+
+    def __init__(self, engine: Callable[[], Engine]) -> None:
+        self._engine = engine
+        self._closed = False
+
+    async def call(self, request: object) -> object:
+        if self._closed:
+            raise closed()
+        assert isinstance(request, Request)
+        return self._engine().call(request)
+
+    def close(self) -> None:
+        self._closed = True
+
+
+class AsyncPort:
+    """The port of an async store, for whatever event loop runs."""
+
+    def __init__(self, engine: Callable[[], AsyncEngine]) -> None:
+        self._engine = engine
+        self._closed = False
+
+    async def call(self, request: object) -> object:
+        if self._closed:
+            raise closed()
+        assert isinstance(request, Request)
+        return await self._engine().call(request)
+
+    def close(self) -> None:
+        self._closed = True

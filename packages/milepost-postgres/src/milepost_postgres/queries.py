@@ -1,0 +1,84 @@
+"""The statements of the store: the texts of ``sql/queries.sql``, with tables and parts put in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from psycopg import sql
+
+TABLES = ("thread", "checkpoint", "write", "pack", "step")
+_INDEXES = ("checkpoint_latest", "checkpoint_order", "write_waiting")
+
+_SECTION = re.compile(r"^-- (name|part): (\w+)\n", re.MULTILINE)
+_BRACES = re.compile(r"\{(\w+)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Where the tables are: every name in a statement is qualified, so the search path does not matter."""
+
+    schema: str
+    prefix: str = ""
+
+    def table(self, name: str) -> str:
+        """A table as it stands in a statement."""
+        return sql.Identifier(self.schema, self.prefix + name).as_string(None)
+
+    @property
+    def quoted_schema(self) -> str:
+        """The schema as it stands in a statement."""
+        return sql.Identifier(self.schema).as_string(None)
+
+    def places(self) -> dict[str, str]:
+        """What stands for ``{thread}`` and its like. An index is named without the schema: it lies in its table's."""
+        indexes = {name: sql.Identifier(self.prefix + name).as_string(None) for name in _INDEXES}
+        return {name: self.table(name) for name in TABLES} | indexes
+
+
+def read(name: str) -> str:
+    """The text of a file of the folder ``sql``."""
+    return files("milepost_postgres").joinpath("sql", *name.split("/")).read_text("utf-8")
+
+
+@cache
+def _sections() -> tuple[Mapping[str, str], Mapping[str, str]]:
+    parts: dict[str, str] = {}
+    named: dict[str, str] = {}
+    _, *found = _SECTION.split(read("queries.sql"))
+    for kind, name, text in zip(found[::3], found[1::3], found[2::3], strict=True):
+        lines = [line for line in text.splitlines() if not line.lstrip().startswith("--")]
+        (parts if kind == "part" else named)[name] = "\n".join(lines).strip()
+    return parts, named
+
+
+def fill(text: str, places: Mapping[str, str]) -> str:
+    """`text` with what its braces name, and what is in braces there. Raises `KeyError` for an unknown name."""
+    while "{" in text:
+        text = _BRACES.sub(lambda match: places[match[1]], text)
+    return text
+
+
+class Queries:
+    """Every statement for tables at `names`, ready to be sent: ``queries["put"]``."""
+
+    def __init__(self, names: Names) -> None:
+        parts, named = _sections()
+        self.names = names
+        self._places = {**parts, **names.places()}
+        self._texts = {name: fill(text, self._places).encode() for name, text in named.items()}
+        self._pages: dict[tuple[str, ...], bytes] = {}
+
+    def __getitem__(self, name: str) -> bytes:
+        return self._texts[name]
+
+    def page(self, conditions: tuple[str, ...]) -> bytes:
+        """The listing of checkpoints that meet some of the parts that are conditions."""
+        found = self._pages.get(conditions)
+        if found is None:
+            where = " AND ".join(f"{{{name}}}" for name in conditions) or "true"
+            found = self._pages[conditions] = fill("{page}", {**self._places, "conditions": where}).encode()
+        return found

@@ -1,0 +1,264 @@
+"""Opening a Postgres store."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal
+
+import psycopg
+from milepost.connect import Option, Scheme
+from milepost.errors import InvalidConfig
+from milepost.saver import Saver
+from milepost.store import Port, Store
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import Conninfo
+
+from milepost_postgres.borrowed import AsyncOwned, Owned, borrow, borrow_async
+from milepost_postgres.driver import AsyncEngine, AsyncPort, BlockingPort, Engine
+from milepost_postgres.pool import AsyncPool, AsyncSource, Pool, Settings, Source
+from milepost_postgres.queries import Names, Queries
+from milepost_postgres.schema import Schema
+from milepost_postgres.store import PostgresStore
+from milepost_postgres.trouble import closed
+
+_DEFAULTS: Final = {
+    "fallback_application_name": "milepost",
+    "client_encoding": "UTF8",
+    "connect_timeout": "10",
+    # A peer that is gone without a word is noticed within a minute.
+    "keepalives_idle": "30",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "60000",
+}
+_IDENTIFIER: Final = re.compile(r"[^\0$%{}]+")
+
+
+class PostgresBackend:
+    """A store in tables of a database. `milepost.store.Backend`; made by `open_backend`, or over what an application
+    owns by `PostgresSaver.from_pool`."""
+
+    name = "postgres"
+    capabilities = frozenset({"durable", "shared"})
+
+    def __init__(
+        self,
+        schema: Schema,
+        source: Callable[[], Source],
+        async_source: Callable[[], AsyncSource],
+        *,
+        guest: bool = False,
+    ) -> None:
+        self.schema = schema
+        self._source = source
+        self._async_source = async_source
+        self._guest = guest
+        self._closed = False
+        self._gate = threading.Lock()
+        self._engine: Engine | None = None
+        self._engines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncEngine] = weakref.WeakKeyDictionary()
+        self._inherited: list[object] = []
+        _backends.add(self)
+
+    def blocking_port(self) -> BlockingPort:
+        """What the blocking store awaits. Takes `Request`."""
+        return BlockingPort(self._blocking_engine)
+
+    def async_port(self) -> AsyncPort:
+        """What the async store awaits. Takes `Request`."""
+        return AsyncPort(self._running_engine)
+
+    def blocking(self) -> Store:
+        port = self.blocking_port()
+        return PostgresStore(self.schema, port, port.close, guest=self._guest)
+
+    def asynchronous(self) -> Store:
+        port = self.async_port()
+        return PostgresStore(self.schema, port, port.close, guest=self._guest)
+
+    def over(self, port: Port) -> Store:
+        """The same store behind another port, which gets the requests: for fault injection."""
+        return PostgresStore(self.schema, port, self.close, guest=self._guest)
+
+    def _blocking_engine(self) -> Engine:
+        engine = self._engine
+        if engine is None:
+            with self._gate:
+                if self._closed:
+                    raise closed()
+                engine = self._engine
+                if engine is None:
+                    engine = self._engine = Engine(self._source(), self.schema)
+        return engine
+
+    def _running_engine(self) -> AsyncEngine:
+        loop = asyncio.get_running_loop()
+        engine = self._engines.get(loop)
+        if engine is None:
+            with self._gate:
+                if self._closed:
+                    raise closed()
+                for other in [other for other in self._engines if other.is_closed()]:
+                    self._engines.pop(other).close()
+                engine = self._engines[loop] = AsyncEngine(self._async_source(), self.schema)
+            weakref.finalize(loop, engine.close).atexit = False
+        return engine
+
+    def close(self) -> None:
+        with self._gate:
+            self._closed = True
+            engines: list[Engine | AsyncEngine] = [*self._engines.values()]
+            self._engines.clear()
+            if self._engine is not None:
+                engines.append(self._engine)
+                self._engine = None
+        for engine in engines:
+            engine.close()
+
+    async def aclose(self) -> None:
+        self.close()
+
+    def renew(self) -> None:
+        """Share nothing with the process that this one was forked from."""
+        self._gate = threading.Lock()
+        # Kept, not closed: to close a connection is to tell the server, which takes it from the parent.
+        self._inherited += [self._engine, *self._engines.values()]
+        self._engine = None
+        self._engines = weakref.WeakKeyDictionary()
+
+
+class PostgresSaver(Saver):
+    """A `milepost.saver.Saver` over a database, with ways to open it that no URL can name."""
+
+    @classmethod
+    def from_pool(
+        cls,
+        source: Owned | None = None,
+        async_source: AsyncOwned | None = None,
+        *,
+        schema: str = "milepost",
+        prefix: str = "",
+        migrate: bool = True,
+        **options: Any,
+    ) -> PostgresSaver:
+        """A saver that works on connections of the application's, and never closes them.
+
+        Args:
+            source: a ``psycopg_pool.ConnectionPool`` or a ``psycopg.Connection``, for the blocking methods.
+            async_source: an ``AsyncConnectionPool`` or an ``AsyncConnection``, for the async ones.
+            schema, prefix, migrate: as for `open_backend`.
+            options: those of `Saver`.
+
+        On a connection that does not commit by itself, or that is in a transaction, everything the saver does is part
+        of that transaction and is committed or rolled back with it. That is meant for single operations, such as
+        deleting a conversation and its thread together: such a saver stores every value anew, since it cannot know
+        whether the one before was committed.
+
+        A method of the flavour that no source was given for raises `InvalidConfig`.
+        """
+        if source is None and async_source is None:
+            raise InvalidConfig("from_pool needs a pool or a connection", what="source", value="None")
+        guest = not (hasattr(source, "connection") or hasattr(async_source, "connection"))
+        made = PostgresBackend(
+            _schema(schema, prefix, migrate=migrate),
+            lambda: borrow(source),
+            lambda: borrow_async(async_source),
+            guest=guest,
+        )
+        return cls(made, **options)
+
+
+def open_backend(
+    conninfo: str,
+    *,
+    schema: str = "milepost",
+    prefix: str = "",
+    pool: int = 10,
+    pool_timeout: float = 30.0,
+    prepare: Literal["auto", "always", "never"] = "auto",
+    migrate: bool = True,
+    **parameters: Any,
+) -> PostgresBackend:
+    """Open the store in the database that `conninfo` names (a URL or ``key=value …``, as libpq takes them).
+
+    - `schema`: where the tables are; made by ``setup`` if it is not there.
+    - `prefix`: put before the name of each table, to share a schema with other tables.
+    - `pool`: how many connections there are at most, for the blocking methods and for each event loop.
+    - `pool_timeout`: seconds to wait for a connection when all of them are at work.
+    - `prepare`: whether statements are prepared. With "auto" they are, unless a pooler shares the server's sessions.
+    - `migrate`: whether ``setup`` may create and change tables; if not, it verifies that they are as they should be.
+    - `parameters`: further parameters of libpq, such as ``sslmode``.
+
+    Raises `InvalidConfig` for an option that is not usable. Whether the server can be reached shows at the first use.
+    """
+    if prepare not in ("auto", "always", "never"):
+        raise _unusable("prepare", prepare, "'auto', 'always' or 'never'")
+    if isinstance(pool, bool) or pool < 1:
+        raise _unusable("pool", pool, "a whole number, at least 1")
+    try:
+        given = conninfo_to_dict(conninfo, **parameters)
+        merged = make_conninfo(conninfo, **parameters, **{k: v for k, v in _DEFAULTS.items() if k not in given})
+    except psycopg.Error as exc:
+        raise InvalidConfig(f"not a usable connection string: {str(exc).strip()}", what="url") from exc
+    settings = Settings(merged, pool, prepare, pool_timeout)
+    return PostgresBackend(
+        _schema(schema, prefix, migrate=migrate), lambda: Pool(settings), lambda: AsyncPool(settings)
+    )
+
+
+def print_sql(schema: str = "milepost", prefix: str = "") -> str:
+    """The SQL that makes the tables, or brings them up to this release, for somebody else to run. Safe to repeat."""
+    return _schema(schema, prefix, migrate=True).script()
+
+
+def _schema(schema: str, prefix: str, *, migrate: bool) -> Schema:
+    for what, name, longest in (("schema", schema, 63), ("prefix", prefix, 40)):
+        if (what == "schema" or name) and (not _IDENTIFIER.fullmatch(name) or len(name.encode()) > longest):
+            raise _unusable(what, name, f"a name of at most {longest} bytes, without $ % {{ }}")
+    return Schema(Queries(Names(schema, prefix)), migrate=migrate)
+
+
+def _open(url: str, options: Mapping[str, Any]) -> PostgresBackend:
+    return open_backend("postgresql:" + (url.partition(":")[2] or "//"), **options)
+
+
+def _libpq_options() -> dict[str, Option]:
+    found = (option.keyword.decode() for option in Conninfo.get_defaults())
+    return {name: Option(str, "as libpq has it") for name in found}
+
+
+SCHEME: Final = Scheme(
+    _open,
+    "postgresql://user@host/database",
+    {
+        **_libpq_options(),
+        "schema": Option(str, "where the tables are"),
+        "prefix": Option(str, "put before the names of the tables"),
+        "pool": Option(int, "connections at most, for the blocking methods and for each event loop", at_least=1),
+        "pool_timeout": Option(float, "seconds to wait for a connection when all are busy", at_least=0),
+        "prepare": Option(str, "whether statements are prepared", choices=("auto", "always", "never")),
+        "migrate": Option(bool, "whether setup may create and change tables"),
+    },
+)
+
+
+def _unusable(what: str, value: object, wanted: str) -> InvalidConfig:
+    return InvalidConfig(
+        f"option {what} of the Postgres store must be {wanted}, not {value!r}", what=what, value=repr(value)[:200]
+    )
+
+
+_backends: weakref.WeakSet[PostgresBackend] = weakref.WeakSet()
+
+
+def _renew() -> None:
+    for backend in tuple(_backends):
+        backend.renew()
+
+
+os.register_at_fork(after_in_child=_renew)

@@ -1,0 +1,545 @@
+-- The statements of the store. "name" begins one, with what it is for; "part" begins a piece that others include as
+-- {piece}. Tables stand in braces too; they are replaced by qualified names. Parameters are those of store.py.
+--
+-- READ COMMITTED is enough for all of them: a statement that locks a row of thread sees the latest version of that row,
+-- and what must see all that was committed before the lock was had is a statement of its own, after it.
+
+-- part: key
+coalesce(c.sort_key, c.id)
+
+-- part: newest
+left(coalesce(c.sort_key, c.id), 200) DESC, coalesce(c.sort_key, c.id) DESC
+
+-- part: now
+extract(epoch FROM clock_timestamp())::float8
+
+-- part: row
+c.place, c.ns, c.id, c.parent, {key} AS key, c.at, c.facets, c.spans[:] AS spans, c.header
+
+-- part: here
+-- The thread, made where it is not there. `here` has its latest state; a generation that was named must be its own.
+made AS (
+    INSERT INTO {thread} AS thread (hash, id, generation, created_at)
+    SELECT %(thread)s::bytea, %(thread_id)s::text, %(fresh)s::int8, {now}
+    WHERE %(generation)s::int8 IS NULL AND NOT EXISTS (SELECT FROM locked)
+    ON CONFLICT (hash) DO UPDATE SET generation = thread.generation
+    RETURNING key, generation, tombstone, floor
+), here AS (
+    SELECT * FROM locked UNION ALL SELECT * FROM made
+), refused AS (
+    SELECT named.id
+    FROM here, unnest(%(named)s::text[]) WITH ORDINALITY AS named (id, nr)
+    WHERE here.tombstone IS NOT NULL
+        AND (named.id < here.floor OR named.id = ANY (here.tombstone))
+        AND NOT EXISTS (SELECT FROM {checkpoint} c WHERE c.thread = here.key AND c.id = named.id)
+    ORDER BY named.nr
+    LIMIT 1
+), admitted AS MATERIALIZED (
+    SELECT key FROM here
+    WHERE (%(generation)s::int8 IS NULL OR generation = %(generation)s::int8) AND NOT EXISTS (SELECT FROM refused)
+)
+
+-- name: put
+-- Store a checkpoint and its packs: (generation, refused id, whether it was stored).
+WITH locked AS MATERIALIZED (
+    SELECT key, generation, tombstone, floor FROM {thread} WHERE hash = %(thread)s::bytea FOR NO KEY UPDATE
+), {here}, above AS MATERIALIZED (
+    -- The parent's key; of one that is not stored, its id.
+    SELECT coalesce((
+        SELECT {key} FROM admitted JOIN {checkpoint} c ON c.thread = admitted.key AND c.place = %(above)s::bytea
+    ), %(parent)s::text) COLLATE "C" AS key
+), stored AS (
+    INSERT INTO {checkpoint}
+        (thread, stamp, at, put_at, place, ns, id, parent, sort_key, facets, spans, header)
+    SELECT
+        admitted.key, %(stamp)s::int8, {now}, {now}, %(place)s::bytea, %(ns)s::text, %(id)s::text, %(parent)s::text,
+        {sort_key}, %(facets)s::jsonb, %(spans)s::int8[], %(header)s::bytea
+    FROM admitted, above
+    ON CONFLICT (thread, place) DO UPDATE SET
+        stamp = EXCLUDED.stamp, put_at = EXCLUDED.put_at, parent = EXCLUDED.parent, facets = EXCLUDED.facets,
+        spans = EXCLUDED.spans, header = EXCLUDED.header
+), packed AS (
+    INSERT INTO {pack} (thread, writer, first, count, data)
+    SELECT admitted.key, p.*
+    FROM admitted, unnest(%(writers)s::int8[], %(firsts)s::int8[], %(counts)s::int8[], %(data)s::bytea[]) AS p
+    ON CONFLICT (thread, writer, first) DO NOTHING
+)
+SELECT (SELECT generation FROM here), (SELECT id FROM refused), EXISTS (SELECT FROM admitted)
+
+-- part: sort_key
+-- `milepost.store.sort_key` of %(id)s under a parent with above.key; NULL where it is the id.
+CASE
+    WHEN above.key IS NULL OR %(id)s::text > above.key THEN NULL
+    WHEN strpos(above.key, chr(1)) > 0 AND split_part(above.key, chr(1), 1) || chr(1) || %(id)s::text > above.key
+        THEN split_part(above.key, chr(1), 1) || chr(1) || %(id)s::text
+    ELSE above.key || chr(1) || %(id)s::text
+END
+
+-- name: put_writes
+-- Store pending writes: (generation, refused id, whether it was decided, numbers of the accepted rows from 1 on).
+WITH locked AS MATERIALIZED (
+    SELECT key, generation, tombstone, floor FROM {thread} WHERE hash = %(thread)s::bytea FOR KEY SHARE
+), {here}, given AS MATERIALIZED (
+    SELECT nr, task, slot, idx::int4 AS idx, path, channel, spans::int8[] AS spans, value
+    FROM unnest(
+        %(tasks)s::text[], %(slots)s::bytea[], %(idxs)s::int8[], %(paths)s::text[], %(channels)s::text[],
+        %(spans)s::text[], %(values)s::bytea[]
+    ) WITH ORDINALITY AS u (task, slot, idx, path, channel, spans, value, nr)
+), packs AS MATERIALIZED (
+    SELECT p.* FROM unnest(
+        %(rows)s::int8[], %(writers)s::int8[], %(firsts)s::int8[], %(counts)s::int8[], %(data)s::bytea[]
+    ) AS p (nr, writer, first, count, data)
+), stored AS (
+    INSERT INTO {write}
+        (thread, stamp, at, idx, place, slot, ns, checkpoint, task, path, channel, spans, value)
+    SELECT
+        admitted.key, %(stamp)s::int8, {now}, idx, %(place)s::bytea, slot, %(ns)s::text, %(id)s::text, task, path,
+        channel, spans, value
+    FROM admitted, given
+    ON CONFLICT (thread, place, slot, idx) DO UPDATE SET
+        stamp = EXCLUDED.stamp, at = EXCLUDED.at, task = EXCLUDED.task, path = EXCLUDED.path,
+        channel = EXCLUDED.channel, spans = EXCLUDED.spans, value = EXCLUDED.value
+        WHERE EXCLUDED.idx < 0
+    RETURNING slot, idx
+), packed AS (
+    INSERT INTO {pack} (thread, writer, first, count, data)
+    SELECT admitted.key, packs.writer, packs.first, packs.count, packs.data
+    FROM admitted, stored JOIN given USING (slot, idx) JOIN packs USING (nr)
+    ON CONFLICT (thread, writer, first) DO NOTHING
+)
+SELECT
+    (SELECT generation FROM here), (SELECT id FROM refused), EXISTS (SELECT FROM admitted),
+    ARRAY(
+        SELECT given.nr FROM given JOIN stored USING (slot, idx)
+        UNION
+        -- The repetition of a call that was applied: the very same row, and its pack.
+        SELECT given.nr
+        FROM admitted, given JOIN {write} w USING (slot, idx, task, path, channel, spans, value)
+        WHERE w.thread = admitted.key AND w.place = %(place)s::bytea AND NOT EXISTS (
+            SELECT FROM packs
+            WHERE packs.nr = given.nr AND NOT EXISTS (
+                SELECT FROM {pack} p
+                WHERE p.thread = w.thread AND p.writer = packs.writer AND p.first = packs.first
+                    AND p.count = packs.count
+            )
+        )
+    )::int8[]
+
+-- part: wanted
+-- The runs of addresses in `sources`, merged, and the packs that begin before a run and reach into it.
+wanted AS MATERIALIZED (
+    SELECT thread, writer, lower(run) AS first, upper(run) AS past
+    FROM (
+        SELECT thread, spans[i] AS writer, range_agg(int8range(spans[i + 1], spans[i + 1] + spans[i + 2])) AS runs
+        FROM sources, generate_series(1, cardinality(spans), 3) AS i
+        GROUP BY 1, 2
+    ) AS merged, unnest(merged.runs) AS run
+), early AS (
+    SELECT DISTINCT wanted.thread, wanted.writer, before.first
+    FROM wanted CROSS JOIN LATERAL (
+        SELECT p.first, p.count FROM {pack} p
+        WHERE p.thread = wanted.thread AND p.writer = wanted.writer AND p.first < wanted.first
+        ORDER BY p.first DESC
+        LIMIT 1
+    ) AS before
+    WHERE before.first + before.count > wanted.first
+)
+
+-- part: packs
+-- Answers of several kinds come as one table: (kind, ref, a, b, c, at, t1, t2, t3, t4, t5, spans, data).
+SELECT
+    3::int2 AS kind, p.thread AS ref, p.writer AS a, p.first AS b, p.count::int8 AS c, NULL::float8 AS at,
+    NULL::text AS t1, NULL::text AS t2, NULL::text AS t3, NULL::text AS t4, NULL::text AS t5, NULL::int8[] AS spans,
+    p.data
+FROM wanted
+JOIN {pack} p
+    ON p.thread = wanted.thread AND p.writer = wanted.writer AND p.first >= wanted.first AND p.first < wanted.past
+UNION ALL
+SELECT 3, p.thread, p.writer, p.first, p.count, NULL, NULL, NULL, NULL, NULL, NULL, NULL, p.data
+FROM early JOIN {pack} p USING (thread, writer, first)
+
+-- part: loaded
+-- The rows of `chosen`, their `pending` writes, and every pack that overlaps a span of `sources`.
+{wanted}
+{packs}
+UNION ALL
+SELECT 1, ref, thread, generation, NULL, at, ns, id, parent, key, NULL, spans, header
+FROM chosen
+UNION ALL
+SELECT 2, ref, idx, NULL, NULL, NULL, task, path, channel, NULL, NULL, spans, value
+FROM pending
+
+-- part: pending
+pending AS MATERIALIZED (
+    SELECT chosen.ref, chosen.thread, w.task, w.idx, w.path, w.channel, w.spans[:] AS spans, w.value
+    FROM chosen JOIN {write} w USING (thread, place)
+)
+
+-- part: both
+sources AS (
+    SELECT thread, spans FROM chosen UNION ALL SELECT thread, spans FROM pending
+)
+
+-- part: thread_row
+t AS MATERIALIZED (
+    SELECT key, generation FROM {thread} WHERE hash = %(thread)s::bytea
+)
+
+-- part: by_place
+SELECT c.thread, c.place FROM {checkpoint} c WHERE c.thread = (SELECT key FROM t) AND c.place = %(place)s::bytea
+
+-- part: by_newest
+SELECT c.thread, c.place FROM {checkpoint} c
+WHERE c.thread = (SELECT key FROM t) AND left(c.ns, 200) = left(%(ns)s::text, 200) AND c.ns = %(ns)s::text
+ORDER BY {newest}
+LIMIT 1
+
+-- part: one
+chosen AS MATERIALIZED (
+    SELECT 0::int8 AS ref, t.key AS thread, t.generation, {row}
+    FROM found JOIN {checkpoint} c USING (thread, place) JOIN t ON t.key = c.thread
+), {pending}, {both}, {loaded}
+
+-- name: get
+-- One checkpoint with its writes and packs.
+WITH {thread_row}, found AS MATERIALIZED ({by_place}), {one}
+
+-- name: get_latest
+-- The newest checkpoint of a namespace with its writes and packs.
+WITH {thread_row}, found AS MATERIALIZED ({by_newest}), {one}
+
+-- part: ancestors
+-- From `found`, which comes along as number 0, to its ancestor number %(limit)s.
+chain AS (
+    SELECT 0::int8 AS ref, c.thread, c.place, c.parent FROM found JOIN {checkpoint} c USING (thread, place)
+    UNION ALL
+    SELECT chain.ref + 1, c.thread, c.place, c.parent
+    FROM chain JOIN {checkpoint} c
+        ON c.thread = chain.thread
+        AND c.place = substring(sha256(%(space)s::bytea || convert_to(chain.parent, 'UTF8')) FOR 16)
+    WHERE chain.ref < %(limit)s::int8
+), chosen AS MATERIALIZED (
+    SELECT chain.ref, t.key AS thread, t.generation, {row}
+    FROM chain JOIN {checkpoint} c USING (thread, place) JOIN t ON t.key = c.thread
+), pending AS MATERIALIZED (
+    SELECT chosen.ref, chosen.thread, w.task, w.idx, w.path, w.channel, w.spans[:] AS spans, w.value
+    FROM chosen JOIN {write} w USING (thread, place)
+    WHERE chosen.ref > 0 AND (%(channels)s::text[] IS NULL OR w.channel = ANY (%(channels)s::text[]))
+), sources AS (
+    SELECT thread, spans FROM pending
+), {loaded}
+
+-- name: lineage
+-- A checkpoint and its ancestors, with writes of these to some channels and the packs of those writes.
+WITH RECURSIVE {thread_row}, found AS MATERIALIZED ({by_place}), {ancestors}
+
+-- name: lineage_latest
+-- The same from the newest checkpoint of a namespace on.
+WITH RECURSIVE {thread_row}, found AS MATERIALIZED ({by_newest}), {ancestors}
+
+-- name: fetch
+-- The packs that overlap some spans.
+WITH {thread_row}, sources AS (
+    SELECT key AS thread, %(spans)s::int8[] AS spans FROM t
+), {wanted}
+{packs}
+
+-- part: in_thread
+c.thread = (SELECT key FROM {thread} WHERE hash = %(thread)s::bytea)
+
+-- part: in_space
+left(c.ns, 200) = left(%(ns)s::text, 200) AND c.ns = %(ns)s::text
+
+-- part: of_id
+c.id = %(id)s::text
+
+-- part: before
+-- Less than the key that the id has in the same namespace, or than the id.
+{key} < coalesce((
+    SELECT coalesce(b.sort_key, b.id) FROM {checkpoint} b
+    WHERE b.thread = c.thread AND b.place = substring(
+        sha256(sha256(convert_to(c.ns, 'UTF8')) || convert_to(%(before)s::text, 'UTF8')) FOR 16
+    )
+), %(before)s::text)
+
+-- part: of_facets
+-- No facet that differs. One that is missing says nothing: metadata may hold what is no facet and yet equal.
+NOT EXISTS (
+    SELECT FROM jsonb_each(%(facets)s::jsonb) AS f WHERE c.facets ? f.key AND c.facets -> f.key <> f.value
+)
+
+-- part: after
+(left({key}, 200), {key}, t.id, c.ns)
+    < (left(%(after_key)s::text, 200), %(after_key)s::text, %(after_thread)s::text, %(after_ns)s::text)
+
+-- part: page
+-- Checkpoints that meet {conditions}, newest first.
+WITH listed AS MATERIALIZED (
+    SELECT c.thread, c.place, t.id AS thread_id, t.generation, c.ns, {key} AS key
+    FROM {checkpoint} c JOIN {thread} t ON t.key = c.thread
+    WHERE {conditions}
+    ORDER BY {newest}, t.id DESC, c.ns DESC
+    LIMIT %(limit)s::int8
+), numbered AS MATERIALIZED (
+    SELECT *, row_number() OVER (ORDER BY left(key, 200) DESC, key DESC, thread_id DESC, ns DESC) AS ref FROM listed
+), chosen AS MATERIALIZED (
+    SELECT numbered.ref, numbered.thread, numbered.generation, {row}
+    FROM numbered JOIN {checkpoint} c USING (thread, place)
+), {pending}, sources AS (
+    SELECT thread, spans FROM chosen WHERE %(items)s::int8 > 0
+    UNION ALL
+    SELECT thread, spans FROM pending WHERE %(items)s::int8 > 0
+), {loaded}
+UNION ALL
+SELECT 0, key, generation, NULL, NULL, NULL, id, NULL, NULL, NULL, NULL, NULL, NULL
+FROM {thread} WHERE key IN (SELECT thread FROM listed)
+
+-- name: threads
+-- Threads by key: what is told of each without reading a value.
+SELECT
+    t.key, t.id, head.id, n.namespaces, n.checkpoints, w.writes,
+    (n.bytes + w.bytes + p.bytes)::int8, coalesce(t.created_at, least(n.since, w.since)),
+    greatest(n.until, w.until), EXISTS (
+        SELECT FROM {write} asked JOIN {checkpoint} c USING (thread, place)
+        WHERE asked.thread = t.key AND asked.channel = '__interrupt__' AND NOT EXISTS (
+            SELECT FROM {checkpoint} later
+            WHERE later.thread = c.thread AND left(later.ns, 200) = left(c.ns, 200) AND later.ns = c.ns
+                AND coalesce(later.sort_key, later.id) > {key}
+        )
+    )
+FROM (
+    SELECT key, id, created_at FROM {thread} t
+    WHERE key > %(after)s::int8 AND (
+        EXISTS (SELECT FROM {checkpoint} WHERE thread = t.key) OR EXISTS (SELECT FROM {write} WHERE thread = t.key)
+    )
+    ORDER BY key
+    LIMIT %(limit)s::int8
+) AS t
+CROSS JOIN LATERAL (
+    SELECT count(*) AS checkpoints, count(DISTINCT ns) AS namespaces, min(at) AS since, max(put_at) AS until,
+        coalesce(sum(octet_length(header)), 0) AS bytes
+    FROM {checkpoint} WHERE thread = t.key
+) AS n
+CROSS JOIN LATERAL (
+    SELECT count(*) AS writes, min(at) AS since, max(at) AS until, coalesce(sum(octet_length(value)), 0) AS bytes
+    FROM {write} WHERE thread = t.key
+) AS w
+CROSS JOIN LATERAL (
+    SELECT coalesce(sum(octet_length(data)), 0) AS bytes FROM {pack} WHERE thread = t.key
+) AS p
+LEFT JOIN LATERAL (
+    SELECT c.id FROM {checkpoint} c WHERE c.thread = t.key ORDER BY c.ns = '' DESC, c.ns DESC, {key} DESC LIMIT 1
+) AS head ON true
+ORDER BY t.key
+
+-- name: stats
+-- Counts and bytes of one thread.
+SELECT
+    (SELECT count(*) FROM {checkpoint} WHERE thread = t.key), (SELECT count(*) FROM {write} WHERE thread = t.key),
+    (SELECT count(*) FROM {pack} WHERE thread = t.key),
+    (
+        coalesce((SELECT sum(octet_length(header)) FROM {checkpoint} WHERE thread = t.key), 0)
+        + coalesce((SELECT sum(octet_length(value)) FROM {write} WHERE thread = t.key), 0)
+        + coalesce((SELECT sum(octet_length(data)) FROM {pack} WHERE thread = t.key), 0)
+    )::int8
+FROM {thread} t WHERE hash = %(thread)s::bytea
+
+-- name: stats_of_all
+-- Counts of the store, and the bytes of its tables and indexes on disk.
+SELECT
+    (SELECT count(*) FROM {thread} t WHERE EXISTS (SELECT FROM {checkpoint} WHERE thread = t.key)
+        OR EXISTS (SELECT FROM {write} WHERE thread = t.key)),
+    (SELECT count(*) FROM {checkpoint}), (SELECT count(*) FROM {write}), (SELECT count(*) FROM {pack}),
+    (SELECT sum(pg_total_relation_size(name::regclass))::int8 FROM unnest(%(tables)s::text[]) AS name)
+
+-- part: token
+-- What every put and every stored write changes: stamps are random, and only ever replaced or added.
+(
+    SELECT concat_ws(':', t.generation, c.n, c.stamps, w.n, w.stamps)
+    FROM (SELECT count(*) AS n, sum(stamp) AS stamps FROM {checkpoint} WHERE thread = t.key) AS c,
+        (SELECT count(*) AS n, sum(stamp) AS stamps FROM {write} WHERE thread = t.key) AS w
+)
+
+-- name: chart
+-- Everything of a thread but packs' bytes; kind 0 has the token.
+WITH {thread_row}
+SELECT
+    0::int2 AS kind, 0::int8 AS ref, t.key AS a, t.generation AS b, 0::int8 AS c, NULL::float8 AS at,
+    {token} AS t1, NULL::text AS t2, NULL::text AS t3, NULL::text AS t4, NULL::text AS t5, NULL::int8[] AS spans,
+    NULL::bytea AS data
+FROM t
+UNION ALL
+SELECT 1, 0, thread, t.generation, NULL, c.at, c.ns, c.id, c.parent, {key}, c.facets::text, c.spans, c.header
+FROM t JOIN {checkpoint} c ON c.thread = t.key
+UNION ALL
+SELECT 2, 0, w.idx, NULL, NULL, NULL, w.task, w.path, w.channel, w.ns, w.checkpoint, w.spans, w.value
+FROM t JOIN {write} w ON w.thread = t.key
+UNION ALL
+SELECT 3, p.thread, p.writer, p.first, p.count, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+FROM t JOIN {pack} p ON p.thread = t.key
+
+-- name: lock
+-- Keep every writer of a thread out until the transaction ends.
+SELECT key FROM {thread} WHERE hash = %(thread)s::bytea FOR UPDATE
+
+-- name: drop_begin
+-- Give the thread its new generation, if it is still as charted, or has it already: then this is a repetition.
+UPDATE {thread} t SET generation = %(fresh)s::int8
+WHERE hash = %(thread)s::bytea AND (generation = %(fresh)s::int8 OR {token} = %(token)s::text)
+RETURNING key
+
+-- part: dropping
+t AS MATERIALIZED (
+    SELECT key FROM {thread} WHERE hash = %(thread)s::bytea AND generation = %(fresh)s::int8
+)
+
+-- name: drop
+-- Delete checkpoints with their writes, and packs; give kept checkpoints other parents.
+WITH {dropping}, gone AS (
+    DELETE FROM {checkpoint} c USING t WHERE c.thread = t.key AND c.place = ANY (%(places)s::bytea[])
+), unwritten AS (
+    DELETE FROM {write} w USING t WHERE w.thread = t.key AND w.place = ANY (%(places)s::bytea[])
+), moved AS (
+    UPDATE {checkpoint} c SET parent = u.parent
+    FROM t, unnest(%(children)s::bytea[], %(parents)s::text[]) AS u (place, parent)
+    WHERE c.thread = t.key AND c.place = u.place
+), unpacked AS (
+    DELETE FROM {pack} p
+    USING t, unnest(%(writers)s::int8[], %(firsts)s::int8[], %(counts)s::int8[]) AS u (writer, first, count)
+    WHERE p.thread = t.key AND p.writer = u.writer AND p.first = u.first AND p.count = u.count
+)
+SELECT key FROM t
+
+-- name: drop_end
+-- Store packs in the place of those that went, and note whether anything is left.
+WITH {dropping}, packed AS (
+    INSERT INTO {pack} (thread, writer, first, count, data)
+    SELECT t.key, p.*
+    FROM t, unnest(%(writers)s::int8[], %(firsts)s::int8[], %(counts)s::int8[], %(data)s::bytea[]) AS p
+    ON CONFLICT (thread, writer, first) DO NOTHING
+)
+UPDATE {thread} AS thread SET created_at = NULL
+FROM t
+WHERE thread.key = t.key
+    AND NOT EXISTS (SELECT FROM {checkpoint} WHERE thread = t.key)
+    AND NOT EXISTS (SELECT FROM {write} WHERE thread = t.key)
+
+-- name: delete_thread
+-- Delete everything of a thread but its row, which remembers the newest %(most)s ids that it had.
+WITH t AS MATERIALIZED (
+    SELECT key, tombstone, floor FROM {thread} t
+    WHERE hash = %(thread)s::bytea AND (
+        EXISTS (SELECT FROM {checkpoint} WHERE thread = t.key) OR EXISTS (SELECT FROM {write} WHERE thread = t.key)
+    )
+), ids AS MATERIALIZED (
+    SELECT c.id FROM t JOIN {checkpoint} c ON c.thread = t.key
+    UNION
+    SELECT w.checkpoint FROM t JOIN {write} w ON w.thread = t.key
+    UNION
+    SELECT unnest(t.tombstone) FROM t
+), kept AS MATERIALIZED (
+    SELECT id FROM ids ORDER BY id COLLATE "C" DESC LIMIT %(most)s::int8
+), gone AS (
+    DELETE FROM {checkpoint} c USING t WHERE c.thread = t.key
+), unwritten AS (
+    DELETE FROM {write} w USING t WHERE w.thread = t.key
+), unpacked AS (
+    DELETE FROM {pack} p USING t WHERE p.thread = t.key
+)
+UPDATE {thread} AS thread SET
+    generation = %(fresh)s::int8,
+    created_at = NULL,
+    tombstone = ARRAY(SELECT id FROM kept ORDER BY id COLLATE "C"),
+    floor = CASE
+        WHEN (SELECT count(*) FROM ids) > %(most)s::int8 THEN (SELECT min(id COLLATE "C") FROM kept)
+        ELSE t.floor
+    END
+FROM t
+WHERE thread.key = t.key
+
+-- part: exported
+WITH {thread_row}
+SELECT
+    0::int2 AS kind, 0::int8 AS ref, t.key AS a, t.generation AS b, 0::int8 AS c, NULL::float8 AS at,
+    NULL::text AS t1, NULL::text AS t2, NULL::text AS t3, NULL::text AS t4, NULL::text AS t5, NULL::int8[] AS spans,
+    NULL::bytea AS data
+FROM t
+WHERE EXISTS (SELECT FROM {checkpoint} WHERE thread = t.key) OR EXISTS (SELECT FROM {write} WHERE thread = t.key)
+UNION ALL
+
+-- name: export_rows
+-- Checkpoints of a thread, oldest first.
+{exported}
+(
+    SELECT 1, 0, c.thread, t.generation, NULL, c.at, c.ns, c.id, c.parent, {key}, c.facets::text, c.spans, c.header
+    FROM t JOIN {checkpoint} c ON c.thread = t.key
+    WHERE ({key}, c.ns) > (%(after_key)s::text, %(after_ns)s::text) OR %(after_key)s::text IS NULL
+    ORDER BY {key}, c.ns
+    LIMIT %(limit)s::int8
+)
+
+-- name: export_writes
+-- Pending writes of a thread.
+{exported}
+(
+    SELECT 2, 0, w.idx, NULL, NULL, NULL, w.task, w.path, w.channel, w.ns, w.checkpoint, w.spans, w.value
+    FROM t JOIN {write} w ON w.thread = t.key
+    WHERE (w.place, w.slot, w.idx) > (%(after_place)s::bytea, %(after_slot)s::bytea, %(after_idx)s::int8)
+    ORDER BY w.place, w.slot, w.idx
+    LIMIT %(limit)s::int8
+)
+
+-- name: export_packs
+-- Packs of a thread.
+{exported}
+(
+    SELECT 3, p.thread, p.writer, p.first, p.count, NULL, NULL, NULL, NULL, NULL, NULL, NULL, p.data
+    FROM t JOIN {pack} p ON p.thread = t.key
+    WHERE (p.writer, p.first) > (%(after_writer)s::int8, %(after_first)s::int8)
+    ORDER BY p.writer, p.first
+    LIMIT %(limit)s::int8
+)
+
+-- name: load
+-- Take over a part of another thread as it is, and lift the tombstone.
+WITH t AS (
+    INSERT INTO {thread} AS thread (hash, id, generation, created_at)
+    VALUES (%(thread)s::bytea, %(thread_id)s::text, %(fresh)s::int8, {now})
+    ON CONFLICT (hash) DO UPDATE
+        SET tombstone = NULL, floor = '', created_at = coalesce(thread.created_at, EXCLUDED.created_at)
+    RETURNING key
+), packed AS (
+    INSERT INTO {pack} (thread, writer, first, count, data)
+    SELECT t.key, p.*
+    FROM t, unnest(%(writers)s::int8[], %(firsts)s::int8[], %(counts)s::int8[], %(data)s::bytea[]) AS p
+    ON CONFLICT (thread, writer, first) DO NOTHING
+), written AS (
+    INSERT INTO {write} (thread, stamp, at, idx, place, slot, ns, checkpoint, task, path, channel, spans, value)
+    SELECT t.key, %(stamp)s::int8, {now}, u.idx, u.place, u.slot, u.ns, u.checkpoint, u.task, u.path, u.channel,
+        u.spans::int8[], u.value
+    FROM t, unnest(
+        %(idxs)s::int8[], %(write_places)s::bytea[], %(slots)s::bytea[], %(write_spaces)s::text[],
+        %(write_ids)s::text[], %(tasks)s::text[], %(paths)s::text[], %(channels)s::text[], %(write_spans)s::text[],
+        %(values)s::bytea[]
+    ) AS u (idx, place, slot, ns, checkpoint, task, path, channel, spans, value)
+    ON CONFLICT (thread, place, slot, idx) DO UPDATE SET
+        stamp = EXCLUDED.stamp, at = EXCLUDED.at, task = EXCLUDED.task, path = EXCLUDED.path,
+        channel = EXCLUDED.channel, spans = EXCLUDED.spans, value = EXCLUDED.value
+        WHERE EXCLUDED.idx < 0
+), entered AS (
+    INSERT INTO {checkpoint} (thread, stamp, at, put_at, place, ns, id, parent, sort_key, facets, spans, header)
+    SELECT t.key, %(stamp)s::int8, u.at, {now}, u.place, u.ns, u.id, u.parent, nullif(u.key, u.id), u.facets::jsonb,
+        u.spans::int8[], u.header
+    FROM t, unnest(
+        %(ats)s::float8[], %(places)s::bytea[], %(spaces)s::text[], %(ids)s::text[], %(parents)s::text[],
+        %(keys)s::text[], %(facets)s::text[], %(spans)s::text[], %(headers)s::bytea[]
+    ) AS u (at, place, ns, id, parent, key, facets, spans, header)
+    ON CONFLICT (thread, place) DO UPDATE SET
+        stamp = EXCLUDED.stamp, at = EXCLUDED.at, put_at = EXCLUDED.put_at, parent = EXCLUDED.parent,
+        sort_key = EXCLUDED.sort_key, facets = EXCLUDED.facets, spans = EXCLUDED.spans, header = EXCLUDED.header
+)
+SELECT key FROM t
+
+-- name: lock_timeout
+-- A group of writes does not wait long for one of them: they go one by one then.
+SELECT set_config('lock_timeout', %(milliseconds)s::text, true)

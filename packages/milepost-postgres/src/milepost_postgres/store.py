@@ -1,0 +1,438 @@
+"""The verbs of the Postgres store. Each is one request to the port: a statement, or a few in one transaction."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from itertools import starmap
+from typing import Any, cast
+
+from milepost.errors import Conflict, ThreadDeleted
+from milepost.store import (
+    TOMBSTONE_IDS,
+    Batch,
+    Chart,
+    CheckpointRow,
+    Drop,
+    Loaded,
+    Pack,
+    Port,
+    Put,
+    Query,
+    Snapshot,
+    Span,
+    Stats,
+    ThreadPage,
+    ThreadRow,
+    WriteRow,
+    Wrote,
+    bare,
+)
+
+from milepost_postgres import wire
+from milepost_postgres.queries import TABLES
+from milepost_postgres.request import Parameters, Request, Step
+from milepost_postgres.schema import Schema
+from milepost_postgres.wire import CHECKPOINT, PACK, THREAD, WRITE, Row
+
+_NOWHERE = -1
+"""The generation of a thread that is not there."""
+
+
+class PostgresStore:
+    """`milepost.store.Store` over tables of a database, behind a port whose requests are `Request`.
+
+    With `guest`, it works in transactions of the application's, which may be rolled back: then no generation that it
+    tells is ever good again, so that nobody refers to items whose storing was undone.
+    """
+
+    def __init__(self, schema: Schema, port: Port, close: Callable[[], None], *, guest: bool = False) -> None:
+        self._schema = schema
+        self._queries = schema.queries
+        self._port = port
+        self._close = close
+        self._guest = guest
+
+    async def setup(self) -> None:
+        schema = self._schema
+        ((there, *settings),) = await self._answer("set up", schema.probe)
+        schema.check(*settings)
+        script = schema.missing(await self._answer("set up", schema.applied) if there else ())
+        if script is not None:
+            await self._answer("set up", script)
+
+    async def put(self, thread: str, row: CheckpointRow, packs: Sequence[Pack], generation: int | None) -> Put:
+        named = [id for id in (row.parent, *row.ancestors) if id]
+        parameters: Parameters = {
+            **self._writer(thread, generation, named),
+            "place": wire.place(row.ns, row.id),
+            "above": None if row.parent is None else wire.place(row.ns, row.parent),
+            "ns": wire.text(row.ns),
+            "id": wire.text(row.id),
+            "parent": wire.text(row.parent),
+            "facets": wire.jsonb(wire.facets(row.facets)),
+            "spans": wire.int8s(wire.flat(row.spans)),
+            "header": wire.Wire(row.header),
+            **wire.packs(packs),
+        }
+        answer = await self._write("put a checkpoint", thread, "put", parameters)
+        current, dead, done = answer[:3]
+        _refuse(thread, dead, f"checkpoint {row.id!r}")
+        return Put(not done, self._told(current))
+
+    async def put_writes(
+        self, thread: str, ns: str, checkpoint: str, rows: Sequence[WriteRow], generation: int | None
+    ) -> Wrote:
+        given = _Given(rows)
+        parameters: Parameters = {
+            **self._writer(thread, generation, (checkpoint,)),
+            "place": wire.place(ns, checkpoint),
+            "ns": wire.text(ns),
+            "id": wire.text(checkpoint),
+            **_write_columns(given.kept),
+            "rows": wire.int8s(nr for nr, _ in given.packs),
+            **wire.packs([pack for _, pack in given.packs]),
+        }
+        answer = await self._write("put pending writes", thread, "put_writes", parameters)
+        current, dead, done, accepted = answer
+        _refuse(thread, dead, f"writes of checkpoint {checkpoint!r}")
+        told = self._told(current)
+        return Wrote(False, told, given.answer(accepted)) if done else Wrote(True, told, ())
+
+    async def get(self, thread: str, ns: str, id: str | None) -> Loaded | None:
+        at: Parameters = {"ns": wire.text(ns)} if id is None else {"place": wire.place(ns, id)}
+        rows = await self._read(
+            "read a checkpoint", "get_latest" if id is None else "get", {"thread": wire.digest(thread), **at}
+        )
+        found = _Found(rows)
+        snapshots = self._snapshots(found, lambda _: thread)
+        return Loaded(tuple(snapshots), {thread: found.packs_of(None)}) if snapshots else None
+
+    async def page(self, query: Query, after: tuple[str, ...] | None, limit: int, *, items: bool = True) -> Loaded:
+        facets = wire.sought(query.facets)
+        conditions: dict[str, Parameters] = {}
+        if query.thread is not None:
+            conditions["in_thread"] = {"thread": wire.digest(query.thread)}
+        if query.ns is not None:
+            conditions["in_space"] = {"ns": wire.text(query.ns)}
+        if query.id is not None:
+            conditions["of_id"] = {"id": wire.text(query.id)}
+        if query.before is not None:
+            conditions["before"] = {"before": wire.text(query.before)}
+        if facets:
+            conditions["of_facets"] = {"facets": wire.jsonb(facets)}
+        if after is not None:
+            conditions["after"] = dict(
+                zip(("after_key", "after_thread", "after_ns"), map(wire.text, after), strict=True)
+            )
+        parameters: Parameters = {"limit": wire.int8(limit), "items": wire.int8(int(items))}
+        for given in conditions.values():
+            parameters |= given
+        rows = await self._rows("list checkpoints", Step(self._queries.page(tuple(conditions)), parameters))
+        found = _Found(rows)
+        names = {row.ref: row.t1 for row in found.kinds[THREAD]}
+        snapshots = self._snapshots(found, lambda row: names[row.a])
+        last = snapshots[-1] if snapshots else None
+        return Loaded(
+            snapshots=tuple(snapshots),
+            packs={name: found.packs_of(key) for key, name in names.items()} if items else {},
+            cursor=(last.row.key, last.thread, last.row.ns) if last and len(snapshots) >= limit else None,
+        )
+
+    async def lineage(
+        self,
+        thread: str,
+        ns: str,
+        id: str | None,
+        channels: Sequence[str] | None,
+        after: tuple[str, ...] | None,
+        limit: int,
+    ) -> Loaded | None:
+        start = id if after is None else after[0]
+        at: Parameters = {"ns": wire.text(ns)} if start is None else {"place": wire.place(ns, start)}
+        parameters: Parameters = {
+            **at,
+            "thread": wire.digest(thread),
+            "space": wire.space(ns),
+            "channels": None if channels is None else wire.texts(channels),
+            "limit": wire.int8(limit),
+        }
+        found = _Found(await self._read("read a lineage", "lineage_latest" if start is None else "lineage", parameters))
+        if not found.kinds[CHECKPOINT]:
+            return None
+        ancestors = self._snapshots(found, lambda _: thread)[1:]
+        last = ancestors[-1].row if len(ancestors) >= limit else None
+        cursor = (last.id,) if last is not None and last.parent is not None else None
+        return Loaded(tuple(ancestors), {thread: found.packs_of(None)}, cursor)
+
+    async def fetch(self, thread: str, spans: Sequence[Span]) -> Sequence[Pack]:
+        parameters: Parameters = {"thread": wire.digest(thread), "spans": wire.int8s(wire.flat(spans))}
+        return _Found(await self._read("read items", "fetch", parameters)).packs_of(None)
+
+    async def threads(self, after: tuple[str, ...] | None, limit: int) -> ThreadPage:
+        parameters: Parameters = {"after": wire.int8(int(after[0]) if after else 0), "limit": wire.int8(limit)}
+        rows = await self._answer("list threads", Step(self._queries["threads"], parameters))
+        found = tuple(
+            ThreadRow(id, head or "", spaces, checkpoints, writes, size, created, updated, waiting)
+            for _, id, head, spaces, checkpoints, writes, size, created, updated, waiting in rows
+        )
+        return ThreadPage(found, (str(rows[-1][0]),) if len(rows) >= limit else None)
+
+    async def chart(self, thread: str) -> Chart | None:
+        found = _Found(await self._read("chart a thread", "chart", {"thread": wire.digest(thread)}))
+        kinds = found.kinds
+        if not kinds[CHECKPOINT] and not kinds[WRITE]:
+            return None
+        writes: dict[tuple[str, str], list[WriteRow]] = {}
+        for row in kinds[WRITE]:
+            writes.setdefault((row.t4, row.t5), []).append(wire.write(row))
+        return Chart(
+            token=kinds[THREAD][0].t1,
+            generation=kinds[THREAD][0].b,
+            rows=tuple(map(wire.checkpoint, kinds[CHECKPOINT])),
+            writes={at: tuple(rows) for at, rows in writes.items()},
+            packs=tuple(Span(row.a, row.b, row.c) for row in kinds[PACK]),
+        )
+
+    async def drop(self, thread: str, drop: Drop, token: str) -> bool:
+        queries = self._queries
+        names: Parameters = {"thread": wire.digest(thread), "fresh": _fresh()}
+        spans = drop.packs
+        delete: Parameters = {
+            **names,
+            "places": wire.byteas(starmap(wire.place, drop.checkpoints)),
+            "children": wire.byteas(wire.place(ns, id) for ns, id, _ in drop.parents),
+            "parents": wire.texts(parent for _, _, parent in drop.parents),
+            "writers": wire.int8s(span.writer for span in spans),
+            "firsts": wire.int8s(span.first for span in spans),
+            "counts": wire.int8s(span.count for span in spans),
+        }
+        answers = await self._answers(
+            Request(
+                "drop checkpoints",
+                (
+                    Step(queries["lock"], {"thread": names["thread"]}),
+                    Step(queries["drop_begin"], {**names, "token": wire.text(token)}),
+                    Step(queries["drop"], delete),
+                    Step(queries["drop_end"], {**names, **wire.packs(drop.repacked)}),
+                ),
+            )
+        )
+        return bool(answers[1])
+
+    async def delete_thread(self, thread: str) -> None:
+        name: Parameters = {"thread": wire.digest(thread)}
+        await self._answers(
+            Request(
+                "delete a thread",
+                (
+                    Step(self._queries["lock"], name),
+                    Step(
+                        self._queries["delete_thread"],
+                        {**name, "fresh": _fresh(), "most": wire.int8(TOMBSTONE_IDS)},
+                    ),
+                ),
+            )
+        )
+
+    async def export(self, thread: str, after: tuple[str, ...] | None, limit: int) -> Batch | None:
+        phase, generation, *place = after or ("rows", "")
+        name: Parameters = {"thread": wire.digest(thread), "limit": wire.int8(limit)}
+        if phase == "rows":
+            key, ns = place or (None, None)
+            at: Parameters = {"after_key": wire.text(key), "after_ns": wire.text(ns)}
+        elif phase == "writes":
+            at = {
+                "after_place": wire.Wire(bytes.fromhex(place[0])),
+                "after_slot": wire.Wire(bytes.fromhex(place[1])),
+                "after_idx": wire.int8(int(place[2])),
+            }
+        else:
+            at = {"after_writer": wire.int8(int(place[0])), "after_first": wire.int8(int(place[1]))}
+        found = _Found(await self._read("export a thread", f"export_{phase}", {**name, **at}))
+        if not found.kinds[THREAD]:
+            return None
+        current = str(found.kinds[THREAD][0].b)
+        if generation not in ("", current):
+            raise Conflict(
+                f"thread {thread!r} was shortened while it was read: read it again from its beginning", thread=thread
+            )
+        rows = tuple(map(wire.checkpoint, found.kinds[CHECKPOINT]))
+        writes = tuple((row.t4, row.t5, wire.write(row)) for row in found.kinds[WRITE])
+        packs = tuple(map(wire.pack, found.kinds[PACK]))
+        return Batch(rows, writes, packs, _onward(phase, current, rows, writes, packs, limit))
+
+    async def load(self, thread: str, batch: Batch) -> None:
+        rows, writes = batch.rows, batch.writes
+        columns = _write_columns([row for _, _, row in writes])
+        parameters: Parameters = {
+            "thread": wire.digest(thread),
+            "thread_id": wire.text(thread),
+            "fresh": _fresh(),
+            "stamp": _fresh(),
+            **wire.packs(batch.packs),
+            "write_places": wire.byteas(wire.place(ns, id) for ns, id, _ in writes),
+            "write_spaces": wire.texts(ns for ns, _, _ in writes),
+            "write_ids": wire.texts(id for _, id, _ in writes),
+            "write_spans": columns.pop("spans"),
+            **columns,
+            "ats": wire.float8s(row.at for row in rows),
+            "places": wire.byteas(wire.place(row.ns, row.id) for row in rows),
+            "spaces": wire.texts(row.ns for row in rows),
+            "ids": wire.texts(row.id for row in rows),
+            "parents": wire.texts(row.parent for row in rows),
+            "keys": wire.texts(row.key for row in rows),
+            "facets": wire.texts(wire.jsonb(wire.facets(row.facets))[1:].decode() for row in rows),
+            "spans": wire.texts(wire.literal(row.spans) for row in rows),
+            "headers": wire.byteas(row.header for row in rows),
+        }
+        await self._answers(Request("load a thread", (Step(self._queries["load"], parameters),)))
+
+    async def stats(self, thread: str | None) -> Stats:
+        if thread is None:
+            tables = wire.texts(map(self._queries.names.table, TABLES))
+            (counted,) = await self._answer("count", Step(self._queries["stats_of_all"], {"tables": tables}))
+            return Stats(*counted)
+        rows = await self._answer("count", Step(self._queries["stats"], {"thread": wire.digest(thread)}))
+        checkpoints, writes, packs, size = rows[0] if rows else (0, 0, 0, 0)
+        return Stats(int(checkpoints + writes > 0), checkpoints, writes, packs, size)
+
+    async def close(self) -> None:
+        self._close()
+
+    def _told(self, generation: int | None) -> int:
+        """A generation as callers are told."""
+        if generation is None:
+            return _NOWHERE
+        return secrets.randbits(63) if self._guest else generation
+
+    def _snapshots(self, found: _Found, thread_of: Callable[[Row], str]) -> list[Snapshot]:
+        writes: dict[int, list[WriteRow]] = {}
+        for row in found.kinds[WRITE]:
+            writes.setdefault(row.ref, []).append(wire.write(row))
+        return [
+            Snapshot(thread_of(row), wire.checkpoint(row), tuple(writes.get(row.ref, ())), self._told(row.b))
+            for row in sorted(found.kinds[CHECKPOINT], key=lambda row: row.ref)
+        ]
+
+    def _writer(self, thread: str, generation: int | None, named: Iterable[str]) -> Parameters:
+        """What every put says: to which thread, made with which numbers, descending from whom."""
+        return {
+            "thread": wire.digest(thread),
+            "thread_id": wire.text(thread),
+            "generation": wire.int8(generation),
+            "fresh": _fresh(),
+            "stamp": _fresh(),
+            "named": wire.texts(named),
+        }
+
+    async def _write(self, op: str, thread: str, name: str, parameters: Parameters) -> tuple[Any, ...]:
+        request = Request(op, (Step(self._queries[name], parameters),), group=thread)
+        (answer,) = (await self._answers(request))[0]
+        return answer
+
+    async def _read(self, op: str, name: str, parameters: Parameters) -> list[Row]:
+        return await self._rows(op, Step(self._queries[name], parameters))
+
+    async def _rows(self, op: str, step: Step) -> list[Row]:
+        return list(starmap(Row, await self._answer(op, step)))
+
+    async def _answer(self, op: str, step: Step) -> Sequence[tuple[Any, ...]]:
+        return (await self._answers(Request(op, (step,))))[0]
+
+    async def _answers(self, request: Request) -> Sequence[Sequence[tuple[Any, ...]]]:
+        return cast("Sequence[Sequence[tuple[Any, ...]]]", await self._port.call(request))
+
+
+class _Found:
+    """The rows of an answer by kind. They come in no order."""
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        self.kinds: tuple[list[Row], ...] = ([], [], [], [])
+        for row in rows:
+            self.kinds[row.kind].append(row)
+
+    def packs_of(self, key: int | None) -> list[Pack]:
+        """The packs of the thread with this key, each once; with None, all."""
+        rows = self.kinds[PACK]
+        return list({(row.a, row.b): wire.pack(row) for row in rows if key is None or row.ref == key}.values())
+
+
+class _Given:
+    """The rows of one `put_writes`. One statement cannot decide twice about a place, so each place is sent once."""
+
+    def __init__(self, rows: Sequence[WriteRow]) -> None:
+        self._rows = rows
+        at: dict[tuple[str, int], int] = {}
+        for number, row in enumerate(rows):
+            if row.idx < 0:
+                at[row.task, row.idx] = number
+            else:
+                at.setdefault((row.task, row.idx), number)
+        sent = {number: nr for nr, number in enumerate(at.values(), 1)}
+        self.kept = [rows[number] for number in at.values()]
+        self._sent = [sent[at[row.task, row.idx]] for row in rows]
+        # A special write that a later one of the same call replaces was stored for a moment, and so were its items.
+        self.packs = [
+            (nr, row.pack)
+            for number, (row, nr) in enumerate(zip(rows, self._sent, strict=True))
+            if row.pack is not None and (row.idx < 0 or number in sent)
+        ]
+
+    def answer(self, accepted: Sequence[int]) -> tuple[bool, ...]:
+        """Which rows count as accepted, from the numbers that the statement names."""
+        taken = frozenset(accepted)
+        return tuple(
+            nr in taken and (row.idx < 0 or row is kept or (row.pack is None and bare(row) == bare(kept)))
+            for row, nr in zip(self._rows, self._sent, strict=True)
+            for kept in (self.kept[nr - 1],)
+        )
+
+
+def _write_columns(rows: Sequence[WriteRow]) -> dict[str, wire.Wire | None]:
+    return {
+        "tasks": wire.texts(row.task for row in rows),
+        "slots": wire.byteas(wire.digest(row.task) for row in rows),
+        "idxs": wire.int8s(row.idx for row in rows),
+        "paths": wire.texts(row.path for row in rows),
+        "channels": wire.texts(row.channel for row in rows),
+        "spans": wire.texts(wire.literal(row.spans) for row in rows),
+        "values": wire.byteas(row.value for row in rows),
+    }
+
+
+def _onward(
+    phase: str,
+    generation: str,
+    rows: Sequence[CheckpointRow],
+    writes: Sequence[tuple[str, str, WriteRow]],
+    packs: Sequence[Pack],
+    limit: int,
+) -> tuple[str, ...] | None:
+    """Where an export goes on. Packs come last, so that they hold what any of the rows refers to."""
+    if phase == "rows":
+        if len(rows) >= limit:
+            return (phase, generation, rows[-1].key, rows[-1].ns)
+        return ("writes", generation, "", "", str(-(1 << 31)))
+    if phase == "writes":
+        if len(writes) >= limit:
+            ns, id, row = writes[-1]
+            return (phase, generation, wire.place(ns, id).hex(), wire.digest(row.task).hex(), str(row.idx))
+        return ("packs", generation, "-1", "-1")
+    if len(packs) >= limit:
+        return (phase, generation, str(packs[-1].writer), str(packs[-1].first))
+    return None
+
+
+def _refuse(thread: str, dead: str | None, what: str) -> None:
+    if dead is not None:
+        raise ThreadDeleted(
+            f"thread {thread!r} was deleted: {what} descends from its former checkpoint {dead!r} and was not stored. "
+            "Start a new run on the thread without a checkpoint id.",
+            thread=thread,
+            checkpoint=dead,
+        )
+
+
+def _fresh() -> wire.Wire | None:
+    return wire.int8(secrets.randbits(63))

