@@ -61,8 +61,10 @@ class _Packs:
         return pack is not None and pack.count == span.count
 
     def add(self, pack: Pack) -> None:
-        if (pack.writer, pack.first) not in self._packs:
+        held = self._packs.get((pack.writer, pack.first))
+        if held is None:
             bisect.insort(self._writers.setdefault(pack.writer, []), pack.first)
+        if held is None or held.count < pack.count:
             self._packs[pack.writer, pack.first] = pack
 
     def remove(self, span: Span) -> None:
