@@ -1,0 +1,34 @@
+"""Random sequences of operations; the same ones each time, so that a failure is a change's and not chance's."""
+
+from __future__ import annotations
+
+import pytest
+import subjects
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+from milepost.memory import MemoryStore
+from milepost.testing import FLAVOURS, Flavour, Subject
+from milepost.testing.machine import machine
+from planted import stores
+
+BOUNDED = settings(
+    max_examples=25,
+    stateful_step_count=30,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.parametrize("subject", [subjects.Memory, subjects.Files])
+def test_any_sequence_of_operations(subject: type[Subject], flavour: Flavour) -> None:
+    run_state_machine_as_test(machine(subject, flavour), settings=BOUNDED)
+
+
+@pytest.mark.parametrize("fault", [stores.OrdinaryReplaces, stores.LatestByIdAlone, stores.DeletedComesBack])
+def test_it_finds_mistakes(fault: type[MemoryStore]) -> None:
+    unshrunk = settings(BOUNDED, phases=[Phase.generate], max_examples=200)
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(machine(stores.subject(fault)), settings=unshrunk)
