@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import weakref
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import ClassVar
 
 import milepost_files
-from milepost.store import Backend
-from milepost.testing import Memory, Subject
+import milepost_postgres
+import psycopg
+import pytest
+from milepost.pending import running_loop
+from milepost.store import Backend, Port, Store
+from milepost.testing import Memory, Subject, servers
+from milepost.testing.faults import FaultyPort, Plan
 
-__all__ = ["Files", "Memory"]
+__all__ = ["Files", "Memory", "Postgres"]
 
 
 class Files(Subject):
@@ -37,3 +44,55 @@ class Files(Subject):
             (self._folder / name).unlink()
         else:
             (self._folder / name).write_bytes(data)
+
+
+class EitherPort:
+    """The port of the flavour that asks: the async one where an event loop runs."""
+
+    def __init__(self, blocking: Port, asynchronous: Port) -> None:
+        self._blocking = blocking
+        self._async = asynchronous
+
+    async def call(self, request: object) -> object:
+        return await (self._blocking if running_loop() is None else self._async).call(request)
+
+
+def required(url: Callable[[], str]) -> str:
+    """The URL of a server. Where this machine has none the test is skipped, but on CI it fails."""
+    try:
+        return url()
+    except servers.MissingServer as exc:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(exc))
+
+
+class Postgres(Subject):
+    """The Postgres store: each in a schema of its own, of the server that all tests of a process share.
+
+    Making tables takes longer than most tests, so a schema is used again, emptied, when its subject is gone.
+    """
+
+    capabilities: ClassVar[frozenset[str]] = frozenset({"durable", "shared"})
+    _schemas: ClassVar[servers.Names] = servers.Names("suite")
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self._base = required(servers.postgres_url)
+        self._schema, used = self._schemas.take()
+        weakref.finalize(self, self._schemas.give, self._schema).atexit = False
+        if used:
+            with psycopg.connect(self._base, autocommit=True) as connection:
+                # A subject that was never opened has no tables.
+                if connection.execute("SELECT to_regclass(%s)", [f'"{self._schema}".thread']).fetchone() != (None,):
+                    connection.execute(f'DELETE FROM "{self._schema}".thread')
+
+    def backend(self) -> Backend:
+        return milepost_postgres.open_backend(self._base, schema=self._schema, pool=4)
+
+    def over(self, backend: Backend, plan: Plan) -> Store:
+        assert isinstance(backend, milepost_postgres.PostgresBackend)
+        return backend.over(FaultyPort(EitherPort(backend.blocking_port(), backend.async_port()), plan))
+
+    def url(self) -> str:
+        return f"{self._base}{'&' if '?' in self._base else '?'}schema={self._schema}&pool=4"

@@ -12,3 +12,7 @@ class TestMemory(Everything):
 
 class TestFiles(Everything):
     subject = subjects.Files
+
+
+class TestPostgres(Everything):
+    subject = subjects.Postgres

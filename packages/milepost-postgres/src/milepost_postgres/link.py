@@ -16,8 +16,10 @@ from milepost_postgres.wire import Wire, WireDumper
 Row = tuple[Any, ...]
 AnyCursor = TypeVar("AnyCursor", Cursor[Row], AsyncCursor[Row])
 
-PROBE = b"SELECT pg_backend_pid()::int8"
-"""Tells a server from a pooler that shares its sessions: that one makes up the number it gave when we connected."""
+PROBE = b"SELECT pg_backend_pid() = %s, CASE WHEN pg_backend_pid() = %s THEN set_config('jit', 'off', false) END"
+"""Tells a server from a pooler that shares its sessions: that one makes up the number it gave when we connected.
+
+A session that is ours alone never compiles: to compile a statement takes longer than any of ours runs."""
 
 
 def sound(connection: Connection[Any] | AsyncConnection[Any]) -> bool:

@@ -105,9 +105,9 @@ class Pool:
         settings = self._settings
         connection = Connection[Any].connect(settings.conninfo, autocommit=True, prepare_threshold=_threshold(settings))
         if settings.prepare == "auto":
-            with connection.cursor(binary=True) as cursor:
-                row = cursor.execute(PROBE, prepare=False).fetchone()
-            if row is None or row[0] != connection.info.backend_pid:
+            pid = connection.info.backend_pid
+            row = connection.execute(PROBE, (pid, pid), prepare=False).fetchone()
+            if row is None or not row[0]:
                 connection.prepare_threshold = None
         return Link(connection)
 
@@ -169,9 +169,9 @@ class AsyncPool:
         )
         try:
             if settings.prepare == "auto":
-                async with connection.cursor(binary=True) as cursor:
-                    row = await (await cursor.execute(PROBE, prepare=False)).fetchone()
-                if row is None or row[0] != connection.info.backend_pid:
+                pid = connection.info.backend_pid
+                row = await (await connection.execute(PROBE, (pid, pid), prepare=False)).fetchone()
+                if row is None or not row[0]:
                     connection.prepare_threshold = None
         except BaseException:
             finish(connection)

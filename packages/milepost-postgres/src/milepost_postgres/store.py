@@ -30,7 +30,6 @@ from milepost.store import (
 )
 
 from milepost_postgres import wire
-from milepost_postgres.queries import TABLES
 from milepost_postgres.request import Parameters, Request, Step
 from milepost_postgres.schema import Schema
 from milepost_postgres.wire import CHECKPOINT, PACK, THREAD, WRITE, Row
@@ -236,31 +235,33 @@ class PostgresStore:
         )
 
     async def export(self, thread: str, after: tuple[str, ...] | None, limit: int) -> Batch | None:
-        phase, generation, *place = after or ("rows", "")
-        name: Parameters = {"thread": wire.digest(thread), "limit": wire.int8(limit)}
-        if phase == "rows":
-            key, ns = place or (None, None)
-            at: Parameters = {"after_key": wire.text(key), "after_ns": wire.text(ns)}
-        elif phase == "writes":
-            at = {
-                "after_place": wire.Wire(bytes.fromhex(place[0])),
-                "after_slot": wire.Wire(bytes.fromhex(place[1])),
-                "after_idx": wire.int8(int(place[2])),
-            }
+        # A small thread goes as one batch. Of a large one the packs go first and the checkpoints last: what was taken
+        # over of them is whole at any time.
+        if after is None:
+            chart = await self._read("export a thread", "export_packs", _export_from("packs", (), thread, limit))
+            found = _Found(chart)
+            if not found.kinds[THREAD]:
+                return None
+            token, size = found.kinds[THREAD][0].t1, found.kinds[THREAD][0].c
+            if size <= limit:
+                return await self._export_whole(thread, token, found, limit)
+            phase = "packs"
         else:
-            at = {"after_writer": wire.int8(int(place[0])), "after_first": wire.int8(int(place[1]))}
-        found = _Found(await self._read("export a thread", f"export_{phase}", {**name, **at}))
-        if not found.kinds[THREAD]:
-            return None
-        current = str(found.kinds[THREAD][0].b)
-        if generation not in ("", current):
-            raise Conflict(
-                f"thread {thread!r} was shortened while it was read: read it again from its beginning", thread=thread
-            )
-        rows = tuple(map(wire.checkpoint, found.kinds[CHECKPOINT]))
-        writes = tuple((row.t4, row.t5, wire.write(row)) for row in found.kinds[WRITE])
-        packs = tuple(map(wire.pack, found.kinds[PACK]))
-        return Batch(rows, writes, packs, _onward(phase, current, rows, writes, packs, limit))
+            phase, token, *place = after
+            found = _Found(await self._read("export a thread", f"export_{phase}", _export_from(phase, place, thread, limit)))
+            _unchanged(thread, token, found)
+        rows, writes, packs = found.batch()
+        return Batch(rows, writes, packs, _onward(phase, token, rows, writes, packs, limit))
+
+    async def _export_whole(self, thread: str, token: str, found: _Found, limit: int) -> Batch:
+        packs = found.batch()[2]
+        names = [("export_writes", "writes"), ("export_rows", "rows")]
+        steps = tuple(Step(self._queries[name], _export_from(phase, (), thread, limit)) for name, phase in names)
+        written, entered = await self._answers(Request("export a thread", steps))
+        more = _Found(starmap(Row, [*written, *entered]))
+        _unchanged(thread, token, more)
+        rows, writes, _ = more.batch()
+        return Batch(rows, writes, packs)
 
     async def load(self, thread: str, batch: Batch) -> None:
         rows, writes = batch.rows, batch.writes
@@ -290,8 +291,7 @@ class PostgresStore:
 
     async def stats(self, thread: str | None) -> Stats:
         if thread is None:
-            tables = wire.texts(map(self._queries.names.table, TABLES))
-            (counted,) = await self._answer("count", Step(self._queries["stats_of_all"], {"tables": tables}))
+            (counted,) = await self._answer("count", Step(self._queries["stats_of_all"], {}))
             return Stats(*counted)
         rows = await self._answer("count", Step(self._queries["stats"], {"thread": wire.digest(thread)}))
         checkpoints, writes, packs, size = rows[0] if rows else (0, 0, 0, 0)
@@ -352,6 +352,15 @@ class _Found:
         for row in rows:
             self.kinds[row.kind].append(row)
 
+    def batch(self) -> tuple[tuple[CheckpointRow, ...], tuple[tuple[str, str, WriteRow], ...], tuple[Pack, ...]]:
+        """The rows as an export has them."""
+        rows, writes, packs = self.kinds[CHECKPOINT], self.kinds[WRITE], self.kinds[PACK]
+        return (
+            tuple(map(wire.checkpoint, rows)),
+            tuple((row.t4, row.t5, wire.write(row)) for row in writes),
+            tuple(map(wire.pack, packs)),
+        )
+
     def packs_of(self, key: int | None) -> list[Pack]:
         """The packs of the thread with this key, each once; with None, all."""
         rows = self.kinds[PACK]
@@ -401,27 +410,52 @@ def _write_columns(rows: Sequence[WriteRow]) -> dict[str, wire.Wire | None]:
     }
 
 
+def _export_from(phase: str, place: Sequence[str], thread: str, limit: int) -> Parameters:
+    """The parameters of a part of an export, from the place where the part before ended."""
+    at: Parameters
+    if phase == "packs":
+        writer, first = place or ("-1", "-1")
+        at = {"after_writer": wire.int8(int(writer)), "after_first": wire.int8(int(first))}
+    elif phase == "writes":
+        spot, slot, idx = place or ("", "", str(-(1 << 31)))
+        at = {
+            "after_place": wire.Wire(bytes.fromhex(spot)),
+            "after_slot": wire.Wire(bytes.fromhex(slot)),
+            "after_idx": wire.int8(int(idx)),
+        }
+    else:
+        key, ns = place or (None, None)
+        at = {"after_key": wire.text(key), "after_ns": wire.text(ns)}
+    return {"thread": wire.digest(thread), "limit": wire.int8(limit), **at}
+
+
+def _unchanged(thread: str, token: str, found: _Found) -> None:
+    """An export is of one state of the thread."""
+    if any(row.t1 != token for row in found.kinds[THREAD]) or not found.kinds[THREAD]:
+        raise Conflict(
+            f"thread {thread!r} was written to while it was read: read it again from its beginning", thread=thread
+        )
+
+
 def _onward(
     phase: str,
-    generation: str,
+    token: str,
     rows: Sequence[CheckpointRow],
     writes: Sequence[tuple[str, str, WriteRow]],
     packs: Sequence[Pack],
     limit: int,
 ) -> tuple[str, ...] | None:
-    """Where an export goes on. Packs come last, so that they hold what any of the rows refers to."""
-    if phase == "rows":
-        if len(rows) >= limit:
-            return (phase, generation, rows[-1].key, rows[-1].ns)
-        return ("writes", generation, "", "", str(-(1 << 31)))
+    """Where an export goes on."""
+    if phase == "packs":
+        if len(packs) >= limit:
+            return (phase, token, str(packs[-1].writer), str(packs[-1].first))
+        return ("writes", token)
     if phase == "writes":
         if len(writes) >= limit:
             ns, id, row = writes[-1]
-            return (phase, generation, wire.place(ns, id).hex(), wire.digest(row.task).hex(), str(row.idx))
-        return ("packs", generation, "-1", "-1")
-    if len(packs) >= limit:
-        return (phase, generation, str(packs[-1].writer), str(packs[-1].first))
-    return None
+            return (phase, token, wire.place(ns, id).hex(), wire.digest(row.task).hex(), str(row.idx))
+        return ("rows", token)
+    return (phase, token, rows[-1].key, rows[-1].ns) if len(rows) >= limit else None
 
 
 def _refuse(thread: str, dead: str | None, what: str) -> None:

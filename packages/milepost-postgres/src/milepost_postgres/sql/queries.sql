@@ -126,15 +126,36 @@ SELECT
     )::int8[]
 
 -- part: wanted
--- The runs of addresses in `sources`, merged, and the packs that begin before a run and reach into it.
+-- The runs of addresses in `sources`, merged. (An array is unnested where a function would do as well, because the
+-- planner takes an array to be short: it must not come to think that reading all packs of the store is the better way.)
 wanted AS MATERIALIZED (
-    SELECT thread, writer, lower(run) AS first, upper(run) AS past
+    SELECT merged.thread, merged.writer, lower(run) AS first, upper(run) AS past
     FROM (
-        SELECT thread, spans[i] AS writer, range_agg(int8range(spans[i + 1], spans[i + 1] + spans[i + 2])) AS runs
-        FROM sources, generate_series(1, cardinality(spans), 3) AS i
-        GROUP BY 1, 2
-    ) AS merged, unnest(merged.runs) AS run
-), early AS (
+        SELECT
+            thread, u.writer,
+            range_agg(int8range(spans[u.i::int4 + 1], spans[u.i::int4 + 1] + spans[u.i::int4 + 2])) AS runs
+        FROM sources, unnest(spans) WITH ORDINALITY AS u (writer, i)
+        WHERE mod(u.i, 3) = 1
+        GROUP BY thread, u.writer
+    ) AS merged, unnest(ARRAY(SELECT unnest(merged.runs))) AS run
+)
+
+-- part: packs
+-- Packs that begin in a run, and those that begin before one and reach into it. Answers of several kinds come as one
+-- table: (kind, ref, a, b, c, at, t1, t2, t3, t4, t5, spans, data).
+SELECT
+    3::int2 AS kind, wanted.thread AS ref, wanted.writer AS a, p.first AS b, p.count::int8 AS c, NULL::float8 AS at,
+    NULL::text AS t1, NULL::text AS t2, NULL::text AS t3, NULL::text AS t4, NULL::text AS t5, NULL::int8[] AS spans,
+    p.data
+FROM wanted CROSS JOIN LATERAL (
+    SELECT p.first, p.count, p.data FROM {pack} p
+    WHERE p.thread = wanted.thread AND p.writer = wanted.writer
+        AND p.first >= wanted.first AND p.first < wanted.past
+    OFFSET 0
+) AS p
+UNION ALL
+SELECT 3, early.thread, early.writer, early.first, p.count, NULL, NULL, NULL, NULL, NULL, NULL, NULL, p.data
+FROM (
     SELECT DISTINCT wanted.thread, wanted.writer, before.first
     FROM wanted CROSS JOIN LATERAL (
         SELECT p.first, p.count FROM {pack} p
@@ -143,20 +164,11 @@ wanted AS MATERIALIZED (
         LIMIT 1
     ) AS before
     WHERE before.first + before.count > wanted.first
-)
-
--- part: packs
--- Answers of several kinds come as one table: (kind, ref, a, b, c, at, t1, t2, t3, t4, t5, spans, data).
-SELECT
-    3::int2 AS kind, p.thread AS ref, p.writer AS a, p.first AS b, p.count::int8 AS c, NULL::float8 AS at,
-    NULL::text AS t1, NULL::text AS t2, NULL::text AS t3, NULL::text AS t4, NULL::text AS t5, NULL::int8[] AS spans,
-    p.data
-FROM wanted
-JOIN {pack} p
-    ON p.thread = wanted.thread AND p.writer = wanted.writer AND p.first >= wanted.first AND p.first < wanted.past
-UNION ALL
-SELECT 3, p.thread, p.writer, p.first, p.count, NULL, NULL, NULL, NULL, NULL, NULL, NULL, p.data
-FROM early JOIN {pack} p USING (thread, writer, first)
+) AS early CROSS JOIN LATERAL (
+    SELECT p.count, p.data FROM {pack} p
+    WHERE p.thread = early.thread AND p.writer = early.writer AND p.first = early.first
+    OFFSET 0
+) AS p
 
 -- part: loaded
 -- The rows of `chosen`, their `pending` writes, and every pack that overlaps a span of `sources`.
@@ -189,9 +201,15 @@ t AS MATERIALIZED (
 SELECT c.thread, c.place FROM {checkpoint} c WHERE c.thread = (SELECT key FROM t) AND c.place = %(place)s::bytea
 
 -- part: by_newest
+-- The beginning of the greatest key is found in the index; nearly always it is the whole key.
 SELECT c.thread, c.place FROM {checkpoint} c
-WHERE c.thread = (SELECT key FROM t) AND left(c.ns, 200) = left(%(ns)s::text, 200) AND c.ns = %(ns)s::text
-ORDER BY {newest}
+WHERE c.thread = (SELECT key FROM t) AND {in_space} AND left({key}, 200) = (
+    SELECT left({key}, 200) FROM {checkpoint} c
+    WHERE c.thread = (SELECT key FROM t) AND {in_space}
+    ORDER BY left({key}, 200) DESC
+    LIMIT 1
+)
+ORDER BY {key} DESC
 LIMIT 1
 
 -- part: one
@@ -345,12 +363,14 @@ SELECT
 FROM {thread} t WHERE hash = %(thread)s::bytea
 
 -- name: stats_of_all
--- Counts of the store, and the bytes of its tables and indexes on disk.
+-- Counts and bytes of the store.
 SELECT
     (SELECT count(*) FROM {thread} t WHERE EXISTS (SELECT FROM {checkpoint} WHERE thread = t.key)
         OR EXISTS (SELECT FROM {write} WHERE thread = t.key)),
-    (SELECT count(*) FROM {checkpoint}), (SELECT count(*) FROM {write}), (SELECT count(*) FROM {pack}),
-    (SELECT sum(pg_total_relation_size(name::regclass))::int8 FROM unnest(%(tables)s::text[]) AS name)
+    c.n, w.n, p.n, (c.bytes + w.bytes + p.bytes)::int8
+FROM (SELECT count(*) AS n, coalesce(sum(octet_length(header)), 0) AS bytes FROM {checkpoint}) AS c,
+    (SELECT count(*) AS n, coalesce(sum(octet_length(value)), 0) AS bytes FROM {write}) AS w,
+    (SELECT count(*) AS n, coalesce(sum(octet_length(data)), 0) AS bytes FROM {pack}) AS p
 
 -- part: token
 -- What every put and every stored write changes: stamps are random, and only ever replaced or added.
@@ -458,23 +478,29 @@ FROM t
 WHERE thread.key = t.key
 
 -- part: exported
+-- What every part of an export says: as which state of the thread it was read, and (in c) how much there is in all.
 WITH {thread_row}
 SELECT
-    0::int2 AS kind, 0::int8 AS ref, t.key AS a, t.generation AS b, 0::int8 AS c, NULL::float8 AS at,
-    NULL::text AS t1, NULL::text AS t2, NULL::text AS t3, NULL::text AS t4, NULL::text AS t5, NULL::int8[] AS spans,
-    NULL::bytea AS data
-FROM t
-WHERE EXISTS (SELECT FROM {checkpoint} WHERE thread = t.key) OR EXISTS (SELECT FROM {write} WHERE thread = t.key)
+    0::int2 AS kind, 0::int8 AS ref, t.key AS a, t.generation AS b, n.checkpoints + n.writes + n.packs AS c,
+    NULL::float8 AS at, {token} AS t1, NULL::text AS t2, NULL::text AS t3, NULL::text AS t4, NULL::text AS t5,
+    NULL::int8[] AS spans, NULL::bytea AS data
+FROM t CROSS JOIN LATERAL (
+    SELECT
+        (SELECT count(*) FROM {checkpoint} WHERE thread = t.key) AS checkpoints,
+        (SELECT count(*) FROM {write} WHERE thread = t.key) AS writes,
+        (SELECT count(*) FROM {pack} WHERE thread = t.key) AS packs
+) AS n
+WHERE n.checkpoints + n.writes > 0
 UNION ALL
 
--- name: export_rows
--- Checkpoints of a thread, oldest first.
+-- name: export_packs
+-- Packs of a thread.
 {exported}
 (
-    SELECT 1, 0, c.thread, t.generation, NULL, c.at, c.ns, c.id, c.parent, {key}, c.facets::text, c.spans, c.header
-    FROM t JOIN {checkpoint} c ON c.thread = t.key
-    WHERE ({key}, c.ns) > (%(after_key)s::text, %(after_ns)s::text) OR %(after_key)s::text IS NULL
-    ORDER BY {key}, c.ns
+    SELECT 3, p.thread, p.writer, p.first, p.count, NULL, NULL, NULL, NULL, NULL, NULL, NULL, p.data
+    FROM t JOIN {pack} p ON p.thread = t.key
+    WHERE (p.writer, p.first) > (%(after_writer)s::int8, %(after_first)s::int8)
+    ORDER BY p.writer, p.first
     LIMIT %(limit)s::int8
 )
 
@@ -489,14 +515,14 @@ UNION ALL
     LIMIT %(limit)s::int8
 )
 
--- name: export_packs
--- Packs of a thread.
+-- name: export_rows
+-- Checkpoints of a thread, oldest first.
 {exported}
 (
-    SELECT 3, p.thread, p.writer, p.first, p.count, NULL, NULL, NULL, NULL, NULL, NULL, NULL, p.data
-    FROM t JOIN {pack} p ON p.thread = t.key
-    WHERE (p.writer, p.first) > (%(after_writer)s::int8, %(after_first)s::int8)
-    ORDER BY p.writer, p.first
+    SELECT 1, 0, c.thread, t.generation, NULL, c.at, c.ns, c.id, c.parent, {key}, c.facets::text, c.spans, c.header
+    FROM t JOIN {checkpoint} c ON c.thread = t.key
+    WHERE ({key}, c.ns) > (%(after_key)s::text, %(after_ns)s::text) OR %(after_key)s::text IS NULL
+    ORDER BY {key}, c.ns
     LIMIT %(limit)s::int8
 )
 
