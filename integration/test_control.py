@@ -82,12 +82,13 @@ async def test_finished_siblings_of_a_failed_task_are_not_run_again(
 ) -> None:
     calls: Counter[str] = Counter()
     graph = _fan_out(saver, calls, {"job 3"})
-    # Alone at the end, so that the others have finished when it fails.
+    # One at a time, so that some have finished when it fails.
     with pytest.raises(ConnectionError, match="job 3"):
         await flavour.invoke(graph, {"log": []}, {**ONE, "max_concurrency": 1}, durability=durability)
     failed = await flavour.state(graph, ONE)
     assert "ConnectionError('no luck with job 3')" in [str(task.error) for task in failed.tasks]
-    finished = {job for job, count in calls.items() if count} - {"job 3"}
+    # One that was cancelled while it ran has no result, and runs again.
+    finished = {text.removeprefix("did ") for task in failed.tasks for text in (task.result or {}).get("log", [])}
 
     done = await flavour.invoke(graph, None, ONE, durability=durability)
     assert done == {"log": [*(f"did job {n}" for n in range(5)), "5 done"]}
