@@ -75,6 +75,10 @@ class Queries:
     def __getitem__(self, name: str) -> bytes:
         return self._texts[name]
 
+    def part(self, name: str) -> str:
+        """A part by itself, filled in."""
+        return fill(f"{{{name}}}", self._places)
+
     def page(self, conditions: tuple[str, ...]) -> bytes:
         """The listing of checkpoints that meet some of the parts that are conditions."""
         found = self._pages.get(conditions)

@@ -1,0 +1,369 @@
+"""Connections that end, are refused, are too few, or are handed on to a child process."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import psycopg
+import pytest
+from milepost.errors import Unavailable
+from milepost.flavour import run
+from milepost.store import Drop, Query, Span, Store
+from milepost.testing import at, checkpoint
+from postgres.kit import NAME, Place, head, name, put, row, sessions, terminate, write
+
+Sql = psycopg.Connection[tuple[Any, ...]]
+Verb = Callable[[Store], Coroutine[Any, Any, Any]]
+
+
+async def _drop(store: Store) -> bool:
+    chart = await store.chart("t")
+    assert chart is not None
+    return await store.drop("t", Drop(checkpoints=(("", name(1)),), packs=(Span(7, 1, 1),)), chart.token)
+
+
+async def _load(store: Store) -> None:
+    batch = await store.export("t", None, 100)
+    assert batch is not None
+    await store.load("u", batch)
+
+
+VERBS: dict[str, Verb] = {
+    "setup": lambda store: store.setup(),
+    "put": lambda store: store.put("t", *row(3, parent=2), None),
+    "put_writes": lambda store: store.put_writes("t", "", name(2), [write()], None),
+    "get": lambda store: store.get("t", "", None),
+    "page": lambda store: store.page(Query(), None, 5),
+    "lineage": lambda store: store.lineage("t", "", None, None, None, 5),
+    "fetch": lambda store: store.fetch("t", [Span(7, 1, 2)]),
+    "threads": lambda store: store.threads(None, 5),
+    "chart": lambda store: store.chart("t"),
+    "drop": _drop,
+    "delete_thread": lambda store: store.delete_thread("t"),
+    "export and load": _load,
+    "stats": lambda store: store.stats(None),
+}
+
+
+def shown(answer: Any) -> Any:
+    """An answer without what is random in it."""
+    if isinstance(answer, tuple) and hasattr(answer, "generation"):
+        return answer._replace(generation=0)
+    return repr(answer).partition("generation=")[0] if hasattr(answer, "snapshots") else answer
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_backend_that_was_terminated(place: Place, sql: Sql, verb: str) -> None:
+    """The next call succeeds, as if nothing had been: the saver is not broken, and nothing is taken to be absent."""
+    with place.store() as store:
+        put(store, "t", 1)
+        put(store, "t", 2, parent=1)
+        assert terminate(sql) >= 1
+        answer = run(VERBS[verb](store))
+        if verb in ("get", "page", "lineage", "fetch", "threads", "chart", "stats"):
+            assert shown(answer) == shown(run(VERBS[verb](store)))
+            assert answer
+        assert terminate(sql) >= 1
+        run(VERBS[verb](store))
+
+
+@pytest.mark.parametrize("verb", VERBS)
+async def test_a_backend_that_was_terminated_async(place: Place, sql: Sql, verb: str) -> None:
+    backend = place.backend()
+    store = backend.asynchronous()
+    await store.setup()
+    await store.put("t", *row(1), None)
+    await store.put("t", *row(2, parent=1), None)
+    for _ in range(2):
+        assert terminate(sql) >= 1
+        await VERBS[verb](store)
+    await backend.aclose()
+
+
+def blocked(sql: Sql) -> int:
+    """How many of our statements wait for a lock."""
+    found = sql.execute(
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s AND wait_event_type = 'Lock'", [NAME]
+    ).fetchone()
+    assert found is not None
+    return int(found[0])
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for what another thread does."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.005)
+
+
+def holding(place: Place, thread: str) -> psycopg.Connection[Any]:
+    """Another transaction that holds the row of `thread`."""
+    other = psycopg.connect(place.base)
+    other.execute(f"SELECT FROM {place.schema}.thread WHERE id = %s FOR UPDATE".encode(), [thread])
+    return other
+
+
+@pytest.mark.parametrize("verb", ["put", "put_writes", "drop", "delete_thread"])
+def test_terminated_in_the_middle_of_a_write(place: Place, sql: Sql, verb: str) -> None:
+    with place.store() as store, ThreadPoolExecutor(1) as pool:
+        put(store, "t", 1)
+        put(store, "t", 2, parent=1)
+        with holding(place, "t") as other:
+            running = pool.submit(run, VERBS[verb](store))
+            until(lambda: blocked(sql) == 1)
+            assert terminate(sql) >= 1
+            until(lambda: blocked(sql) == 1)
+            other.rollback()
+            running.result(60)
+        wanted = {"put": name(3), "put_writes": name(2), "drop": name(2), "delete_thread": None}
+        assert head(store, "t") == wanted[verb]
+
+
+def test_one_thread_that_is_locked_does_not_hold_up_the_others(place: Place, sql: Sql) -> None:
+    with place.store() as store, ThreadPoolExecutor(12) as pool:
+        for thread in ("locked", "locked too", "locked three", "free"):
+            put(store, thread, 1)
+        with holding(place, "locked") as one, holding(place, "locked too") as two, holding(place, "locked three") as no3:
+            stuck = [pool.submit(put, store, thread, 2) for thread in ("locked", "locked too", "locked three")]
+            until(lambda: blocked(sql) >= 1)
+            for number in range(2, 12):
+                put(store, "free", number)
+            assert not any(future.done() for future in stuck)
+            for other in (one, two, no3):
+                other.rollback()
+        assert [future.result(60).stale for future in stuck] == [False] * 3
+        assert head(store, "locked three") == name(2)
+
+
+async def test_one_thread_that_is_locked_does_not_hold_up_the_others_async(place: Place, sql: Sql) -> None:
+    backend = place.backend()
+    store = backend.asynchronous()
+    await store.setup()
+    for thread in ("locked", "locked too", "locked three", "free"):
+        await store.put(thread, *row(1), None)
+    with holding(place, "locked") as one, holding(place, "locked too") as two, holding(place, "locked three") as three:
+        stuck = [
+            asyncio.create_task(store.put(thread, *row(2), None)) for thread in ("locked", "locked too", "locked three")
+        ]
+        await asyncio.sleep(0)
+        for number in range(2, 12):
+            await store.put("free", *row(number), None)
+        assert not any(task.done() for task in stuck)
+        for other in (one, two, three):
+            other.rollback()
+    await asyncio.gather(*stuck)
+    await backend.aclose()
+
+
+def test_parallel_writes_of_one_thread_do_not_wait_for_each_other(place: Place, sql: Sql) -> None:
+    with place.store() as store, psycopg.connect(place.base) as other:
+        put(store, "t", 1)
+        # What put_writes takes of a thread, held by somebody else's unfinished put_writes.
+        other.execute(f"SELECT FROM {place.schema}.thread FOR KEY SHARE".encode())
+        run(store.put_writes("t", "", name(1), [write()], None))
+        assert put(store, "t", 2, parent=1).stale is False
+
+
+async def test_a_cancelled_put_leaves_nothing(place: Place, sql: Sql) -> None:
+    backend = place.backend()
+    store = backend.asynchronous()
+    await store.setup()
+    await store.put("t", *row(1), None)
+    with holding(place, "t") as other:
+        task = asyncio.create_task(store.put("t", *row(2, parent=1), None))
+        await asyncio.to_thread(until, lambda: blocked(sql) == 1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert blocked(sql) == 0
+        other.rollback()
+    loaded = await store.get("t", "", None)
+    assert loaded is not None
+    assert loaded.snapshots[0].row.id == name(1)
+    assert await store.get("t", "", name(2)) is None
+    await backend.aclose()
+
+
+async def test_cancelling_one_of_a_batch_leaves_the_others(place: Place) -> None:
+    backend = place.backend()
+    store = backend.asynchronous()
+    await store.setup()
+    for _ in range(5):
+        tasks = [asyncio.create_task(store.put(f"t{number}", *row(1), None)) for number in range(20)]
+        await asyncio.sleep(0.002)
+        for task in tasks[::2]:
+            task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        for number, result in enumerate(results):
+            if not isinstance(result, asyncio.CancelledError):
+                assert not isinstance(result, BaseException)
+                assert await store.get(f"t{number}", "", None) is not None
+        assert not any(isinstance(result, BaseException) for result in results[1::2])
+        for number in range(20):
+            await store.delete_thread(f"t{number}")
+    await backend.aclose()
+
+
+def test_writes_that_come_together_share_a_commit(place: Place, sql: Sql) -> None:
+    def commits() -> int:
+        found = sql.execute(f"SELECT count(DISTINCT xmin::text) FROM {place.schema}.checkpoint".encode()).fetchone()
+        assert found is not None
+        return int(found[0])
+
+    with place.store() as store, ThreadPoolExecutor(24) as pool:
+        for thread in ("a", "b"):
+            put(store, thread, 1)
+        with holding(place, "a") as one, holding(place, "b") as two:
+            # Both lanes are taken; the rest of them has to wait.
+            first = [pool.submit(put, store, thread, 2) for thread in ("a", "b")]
+            until(lambda: blocked(sql) == 2)
+            rest = [pool.submit(put, store, f"t{number}", 1) for number in range(20)]
+            for future in rest:
+                future.result(60)
+            one.rollback()
+            two.rollback()
+        for future in first:
+            future.result(60)
+        assert commits() <= 4 + 4
+        assert all(head(store, f"t{number}") == name(1) for number in range(20))
+
+
+def test_one_of_a_batch_that_is_refused_by_the_server(place: Place) -> None:
+    """What the server refuses fails alone, whatever it was sent with."""
+    with place.store() as store, ThreadPoolExecutor(8) as pool:
+        futures = [pool.submit(put, store, f"t{number}", 1) for number in range(30)]
+        too_large = pool.submit(
+            run, store.put_writes("t0", "", name(1), [write(idx=1 << 40)], None)
+        )
+        assert [future.result(60).stale for future in futures] == [False] * 30
+        with pytest.raises(Unavailable, match="out of range"):
+            too_large.result(60)
+
+
+def test_a_server_that_cannot_be_reached() -> None:
+    backend = Place("postgresql://localhost:1/none", "x").backend()
+    with pytest.raises(Unavailable, match="refused") as caught:
+        run(backend.blocking().get("t", "", None))
+    assert (caught.value.backend, caught.value.op) == ("postgres", "read a checkpoint")
+    with pytest.raises(Unavailable):
+        asyncio.run(backend.asynchronous().get("t", "", None))
+    backend.close()
+
+
+def test_a_database_that_is_not_there(place: Place) -> None:
+    with pytest.raises(Unavailable, match="does not exist"), place.store(dbname="no such database"):
+        pass
+
+
+def test_all_connections_are_busy(place: Place, sql: Sql) -> None:
+    with place.store(pool=1, pool_timeout=0.05) as store, ThreadPoolExecutor(1) as pool:
+        put(store, "t", 1)
+        with holding(place, "t") as other:
+            stuck = pool.submit(put, store, "t", 2)
+            until(lambda: blocked(sql) == 1)
+            with pytest.raises(Unavailable, match="option pool"):
+                run(store.get("t", "", None))
+            other.rollback()
+        stuck.result(60)
+        assert head(store, "t") == name(2)
+
+
+def test_a_pool_is_no_larger_than_was_said(place: Place, sql: Sql) -> None:
+    with place.store(pool=3) as store, ThreadPoolExecutor(16) as pool:
+        for _ in pool.map(lambda number: put(store, f"t{number % 20}", number), range(200)):
+            assert len(sessions(sql)) <= 3
+        list(pool.map(lambda number: head(store, f"t{number % 20}"), range(200)))
+        assert 1 <= len(sessions(sql)) <= 3
+
+
+def test_a_closed_store(place: Place, sql: Sql) -> None:
+    backend = place.backend()
+    store, other = backend.blocking(), backend.blocking()
+    run(store.setup())
+    run(store.close())
+    with pytest.raises(Unavailable, match="closed"):
+        put(store, "t", 0)
+    put(other, "t", 0)
+    backend.close()
+    backend.close()
+    with pytest.raises(Unavailable, match="closed"):
+        put(other, "t", 1)
+    with pytest.raises(Unavailable, match="closed"):
+        asyncio.run(backend.asynchronous().get("t", "", None))
+    until(lambda: sessions(sql) == [])
+
+
+def test_one_saver_on_many_loops(place: Place, sql: Sql) -> None:
+    with place.saver() as saver:
+
+        async def once(number: int) -> None:
+            await saver.aput(at("t"), checkpoint(name(number), {"x": number}), {}, {"x": number})
+            found = await saver.aget_tuple(at("t"))
+            assert found is not None
+            # A blocking call within the loop works, and blocks.
+            assert saver.get_tuple(at("t")) == found
+
+        for number in range(5):
+            asyncio.run(once(number))
+        gc.collect()
+        until(lambda: len(sessions(sql)) <= 2)
+
+
+def test_a_saver_used_by_a_loop_in_another_thread_while_it_is_closed(place: Place) -> None:
+    backend = place.backend()
+    run(backend.blocking().setup())
+    ready, done = threading.Event(), threading.Event()
+
+    def other() -> None:
+        async def wait() -> None:
+            await backend.asynchronous().get("t", "", None)
+            ready.set()
+            await asyncio.to_thread(done.wait)
+
+        asyncio.run(wait())
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    ready.wait()
+    backend.close()
+    done.set()
+    thread.join()
+
+
+def test_a_child_process_shares_nothing(place: Place, sql: Sql) -> None:
+    with place.store() as store:
+        put(store, "t", 1)
+        mine = sessions(sql)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                put(store, "t", 2, parent=1)
+                code = 0 if head(store, "t") == name(2) else 2
+            finally:
+                os._exit(code)
+        assert os.waitpid(child, 0)[1] == 0
+        put(store, "t", 3, parent=2)
+        assert head(store, "t") == name(3)
+        assert set(mine) <= set(sessions(sql))
+
+
+def test_prepared_statements_are_used_on_sessions_of_our_own_alone(place: Place, sql: Sql) -> None:
+    for prepare, wanted in (("auto", True), ("always", True), ("never", False)):
+        backend = place.backend(prepare=prepare)
+        store = backend.blocking()
+        run(store.setup())
+        put(store, "t", 1)
+        with backend._blocking_engine()._source.link() as link:
+            found = link.connection.execute("SELECT count(*) FROM pg_prepared_statements").fetchone()
+        assert found is not None
+        assert (found[0] > 2) == wanted, prepare
+        backend.close()
