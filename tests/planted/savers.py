@@ -12,6 +12,7 @@ from milepost.errors import InvalidConfig, Unavailable
 from milepost.saver import Saver
 from milepost.store import Backend
 from milepost.testing import Memory
+from milepost.testing.chain import inside
 
 
 class SaverSubject(Memory):
@@ -48,7 +49,7 @@ class ValuesByLabel(Saver):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         kept = vars(self).setdefault("values", {})
-        thread = config["configurable"]["thread_id"]
+        thread = inside(config)["thread_id"]
         values = {
             channel: kept.setdefault((thread, channel, checkpoint["channel_versions"].get(channel)), value)
             for channel, value in checkpoint["channel_values"].items()
@@ -111,7 +112,7 @@ class HandedOutTwice(Saver):
         found = super().get_tuple(config)
         if found is None:
             return None
-        name = f"{found.config['configurable']} {len(found.pending_writes or ())}"
+        name = f"{inside(found.config)} {len(found.pending_writes or ())}"
         return vars(self).setdefault("cache", {}).setdefault(name, found)  # type: ignore[no-any-return]  # vars() is Any
 
 
@@ -159,7 +160,7 @@ class LooksAtTheParentAlone(Saver):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        parent = config["configurable"].get("checkpoint_id") and super().get_tuple(config)
+        parent = inside(config).get("checkpoint_id") and super().get_tuple(config)
         values = dict(checkpoint["channel_values"])
         if parent:
             old = parent.checkpoint["channel_values"]

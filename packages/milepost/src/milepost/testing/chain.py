@@ -21,9 +21,14 @@ def at(thread: Any, ns: str | None = "", id: str | None = None, **more: Any) -> 
     return {"configurable": configurable}
 
 
-def id_of(config: RunnableConfig) -> str:
+def inside(config: RunnableConfig | None) -> dict[str, Any]:
+    """What is configured: thread_id, checkpoint_ns and so on."""
+    return (config or {}).get("configurable", {})
+
+
+def id_of(config: RunnableConfig | None) -> str | None:
     """The checkpoint id that a config names."""
-    return cast("str", config["configurable"]["checkpoint_id"])
+    return inside(config).get("checkpoint_id")
 
 
 def checkpoint(
@@ -97,7 +102,7 @@ class Chain:
         given = at(self.thread, self.ns, under, **(config or {}))
         made = checkpoint(name, values, versions)
         stored = await self.saver.put(given, made, whole, new if new_versions is None else new_versions)
-        assert stored["configurable"] == {"thread_id": self.thread, "checkpoint_ns": self.ns, "checkpoint_id": name}, (
+        assert inside(stored) == {"thread_id": self.thread, "checkpoint_ns": self.ns, "checkpoint_id": name}, (
             f"put returned {stored}"
         )
         self.head = name

@@ -98,7 +98,7 @@ class Face:
 
     def __init__(self, saver: Saver, flavour: Flavour) -> None:
         self.saver = saver
-        self.flavour = flavour
+        self.flavour: Flavour = flavour
         self.events: list[Event] = []
         self._blocking = flavour == "blocking"
         saver.observe(self.events.append)

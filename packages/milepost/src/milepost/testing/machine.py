@@ -19,7 +19,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 
 from milepost.errors import Conflict, ThreadDeleted
 from milepost.flavour import run
-from milepost.testing.chain import at, checkpoint
+from milepost.testing.chain import at, checkpoint, id_of, inside
 from milepost.testing.lab import Face, Flavour, Lab, Subject
 from milepost.testing.model import Model, ModelRow, Place, Refused
 from milepost.testing.same import assert_same
@@ -218,7 +218,7 @@ class SaverMachine(RuleBasedStateMachine):
         ns, id = place
         known = self._model.thread(thread)
         above = known.rows.get((ns, parent or ""))
-        versions = dict(above.versions) if above else dict.fromkeys(CHANNELS, 0)
+        versions: dict[str, Any] = dict(above.versions) if above else dict.fromkeys(CHANNELS, 0)
         changed = {mutate(state, number) for mutate, number in changes}
         if everything:
             changed |= set(CHANNELS)
@@ -319,7 +319,7 @@ class SaverMachine(RuleBasedStateMachine):
         for thread in threads:
             known = self._model.thread(thread)
             found = await face.list(at(thread, None))
-            places = [(item.config["configurable"]["checkpoint_ns"], item.checkpoint["id"]) for item in found]
+            places = [(inside(item.config)["checkpoint_ns"], item.checkpoint["id"]) for item in found]
             assert places == known.order(), f"thread {thread!r}: {places} instead of {known.order()}"
             for place, item in zip(places, found, strict=True):
                 self._same(thread, place, known.rows[place], item)
@@ -333,7 +333,7 @@ class SaverMachine(RuleBasedStateMachine):
         assert_same(row.versions, item.checkpoint["channel_versions"], f"{where} versions")
         assert_same(row.metadata, dict(item.metadata), f"{where} metadata")
         assert_same(self._model.thread(thread).pending(place), item.pending_writes, f"{where} writes")
-        parent = item.parent_config["configurable"]["checkpoint_id"] if item.parent_config else None
+        parent = id_of(item.parent_config)
         assert parent == row.parent, f"{where}: the parent is {parent!r} instead of {row.parent!r}"
 
     def _face(self, number: int) -> Face:

@@ -14,7 +14,8 @@ from milepost.testing.suite.delta import DeltaHistory, DeltaUpkeep
 from milepost.testing.suite.failing import Damage, Faults
 from milepost.testing.suite.identity import BadInput, Configs, Deletion, Identity
 from milepost.testing.suite.reading import Latest, Listing
-from milepost.testing.suite.sharing import Concurrency, Observed, Serializers, Sharing
+from milepost.testing.suite.serializers import Serializers
+from milepost.testing.suite.sharing import Concurrency, Observed, Sharing
 from milepost.testing.suite.storage import Forks, InPlace, Once
 from milepost.testing.suite.upkeep import Copies, Generations, Overview, Prune, Runs
 from milepost.testing.suite.values import Refused, Values

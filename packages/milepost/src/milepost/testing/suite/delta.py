@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, DeltaChannelHistory, writes_sort_key
@@ -135,7 +135,7 @@ class DeltaHistory(Behaviours):
         await chain.writes(("d", "of the target"))
         found = (await lab.saver.history(chain.latest, ["d"]))["d"]
         assert [value for _, _, value in found["writes"]] == ["of the seed", "between"]
-        assert found["seed"].value == ["seed"]
+        assert cast("Any", found)["seed"].value == ["seed"]
         seed = (await lab.saver.history(chain.at("0001"), ["d"]))["d"]
         assert dict(seed) == {"writes": []}
 

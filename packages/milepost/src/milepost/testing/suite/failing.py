@@ -10,7 +10,7 @@ from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.base import CheckpointTuple
 
 from milepost.errors import Corrupt, Unavailable
-from milepost.testing.chain import Chain, at, checkpoint
+from milepost.testing.chain import Chain, at, checkpoint, inside
 from milepost.testing.faults import Moment, Plan
 from milepost.testing.lab import Face, Lab
 from milepost.testing.same import assert_same, difference
@@ -64,7 +64,7 @@ async def _state(saver: Face, thread: str) -> Any:
             item.metadata.pop("run_id", None)
             for config in (item.config, item.parent_config):
                 if config is not None:
-                    del config["configurable"]["thread_id"]
+                    del inside(config)["thread_id"]
         state.append([tuple(item) for item in found])
         state.append((await saver.stats(name))[:3])
     return state
@@ -141,6 +141,19 @@ class Faults(Behaviours):
                 await read(saver, "thread")
         plan.disarm()
         assert_same(healthy, await read(saver, "thread"))
+
+    async def test_a_later_page_that_fails(self, lab: Lab) -> None:
+        plan = Plan()
+        saver = lab.faulty(plan)
+        for number in range(80):
+            parent = f"{number - 1:04}" if number else None
+            await saver.put(at("thread", "", parent), checkpoint(f"{number:04}", {"n": number}))
+        for read in (_READS["list"], _READS["history"]):
+            plan.arm("before", 1)
+            with pytest.raises(Unavailable):
+                await read(saver, "thread")
+        plan.disarm()
+        assert len(await saver.list(at("thread"))) == 80
 
     async def test_setup_that_fails_is_tried_again(self, lab: Lab) -> None:
         plan = Plan()

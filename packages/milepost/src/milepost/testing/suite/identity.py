@@ -11,7 +11,7 @@ from langgraph.checkpoint.base import ChannelVersions, CheckpointMetadata
 
 from milepost.errors import InvalidConfig, MilepostError, ThreadDeleted, TooLarge
 from milepost.store import MAX_ID
-from milepost.testing.chain import Chain, at, checkpoint
+from milepost.testing.chain import Chain, at, checkpoint, id_of
 from milepost.testing.lab import Face, Lab
 from milepost.testing.suite.basis import Behaviours
 
@@ -158,7 +158,7 @@ class Deletion(Behaviours):
                 with pytest.raises(ThreadDeleted) as caught:
                     await saver.put(late, checkpoint("0009", {"x": 3}))
                 assert caught.value.thread == "thread"
-                assert caught.value.checkpoint == late["configurable"]["checkpoint_id"]
+                assert caught.value.checkpoint == id_of(late)
                 with pytest.raises(ThreadDeleted):
                     await saver.put_writes(late, [("x", 3)])
             assert await saver.list(at("thread", None)) == []

@@ -10,7 +10,7 @@ from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.base import CheckpointTuple
 
 from milepost.errors import InvalidConfig
-from milepost.testing.chain import Chain, at, checkpoint, id_of
+from milepost.testing.chain import Chain, at, checkpoint, id_of, inside
 from milepost.testing.lab import Face, Lab
 from milepost.testing.same import assert_same
 from milepost.testing.suite.basis import Behaviours
@@ -324,7 +324,7 @@ class Listing(Behaviours):
 
 
 def _places(found: list[CheckpointTuple]) -> list[tuple[str, str, str]]:
-    inner = [item.config["configurable"] for item in found]
+    inner = [inside(item.config) for item in found]
     return [(one["thread_id"], one["checkpoint_ns"], one["checkpoint_id"]) for one in inner]
 
 

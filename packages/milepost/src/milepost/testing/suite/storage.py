@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import copy
+from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, RemoveMessage, SystemMessage, ToolMessage
+from langchain_core.messages import (
+    AIMessage,
+    AIMessageChunk,
+    AnyMessage,
+    HumanMessage,
+    RemoveMessage,
+    SystemMessage,
+    ToolMessage,
+)
 from langgraph.checkpoint.serde.types import _DeltaSnapshot  # LangGraph has no public name for it
 
-from milepost.testing.chain import Chain, at, checkpoint
+from milepost.testing.chain import Chain, at, checkpoint, id_of
 from milepost.testing.lab import Face, Lab
 from milepost.testing.same import assert_same
 from milepost.testing.suite.basis import Behaviours
@@ -150,6 +159,20 @@ class Once(Behaviours):
         assert sent(other) < 10_000
         assert_same({**state, "m": [*state["m"], message(100)]}, await Chain(lab.saver).values())
 
+    async def test_a_saver_without_memory_is_right_all_the_same(self, lab: Lab) -> None:
+        saver = lab.open(memory=0)
+        chains = [Chain(saver, thread) for thread in "abc"]
+        messages = [message(number, 300) for number in range(30)]
+        for number in range(30):
+            for chain in chains:
+                await chain.put({"m": messages[:number], "same": "x" * 500}, changed=("m",) if number else None)
+                await chain.writes(("m", messages[number]))
+        for chain in chains:
+            found = await lab.saver.list(chain.latest)
+            for number, item in enumerate(reversed(found)):
+                assert_same({"m": messages[:number], "same": "x" * 500}, item.checkpoint["channel_values"])
+                assert_same([("task", "m", messages[number])], item.pending_writes)
+
     async def test_events_count_what_is_new(self, lab: Lab) -> None:
         chain = Chain(lab.saver)
         items = [message(number) for number in range(10)]
@@ -206,7 +229,9 @@ EDITS: dict[str, Edit] = {
     "1 to True in tool_calls' args": lambda one: _args(one)["q"].__setitem__(1, True),
     "a tool call more": lambda one: one.tool_calls.append({"name": "f", "args": {}, "id": "2", "type": "tool_call"}),
     "response_metadata": lambda one: one.response_metadata["usage"].update(tokens=2),
-    "usage_metadata": _set("usage_metadata", {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}),
+    "a field of its own": lambda one: setattr(one, "custom", [1]),
+    "inside usage_metadata": lambda one: cast("Any", one.usage_metadata).update(total_tokens=7),
+    "usage_metadata": _set("usage_metadata", {"input_tokens": 2, "output_tokens": 1, "total_tokens": 3}),
 }
 
 
@@ -217,6 +242,7 @@ def _fresh() -> AIMessage:
         additional_kwargs={"number": 1, "zero": 0.0, "deep": [{"a": [1, 2]}], "last": None},
         tool_calls=[{"name": "search", "args": {"q": ["a", 1], "limit": 3}, "id": "1", "type": "tool_call"}],
         response_metadata={"usage": {"tokens": 1}},
+        usage_metadata={"input_tokens": 1, "output_tokens": 1, "total_tokens": 2},
     )
 
 
@@ -239,6 +265,42 @@ class InPlace(Behaviours):
             before = (await saver.got(chain.at("0002"))).checkpoint["channel_values"]
             assert_same(_fresh(), before["m"][1], "before the edit")
             assert_same(_fresh(), before["one"], "before the edit")
+
+    async def test_every_level_of_other_messages(self, lab: Lab) -> None:
+        chain = Chain(lab.saver)
+        blocks = HumanMessage([{"type": "text", "text": "a", "deep": {"x": [1]}}, "b"], id="1", custom={"own": [1]})
+        tool = ToolMessage("3", tool_call_id="1", id="2", artifact={"raw": [1, (2, [3])]}, status="success")
+        unguarded = AIMessageChunk(content="c", id="3", additional_kwargs={"n": [1]})
+        state = {"m": [blocks, tool, unguarded, *(message(number, 64) for number in range(10))]}
+        edits: list[Callable[[], Any]] = [
+            lambda: cast("Any", blocks.content)[0].update(text="other"),
+            lambda: cast("Any", blocks.content)[0]["deep"]["x"].append(2),
+            lambda: cast("Any", blocks.content).append("c"),
+            lambda: cast("Any", blocks).custom["own"].append(2),
+            lambda: setattr(blocks, "another", 1),
+            lambda: tool.artifact["raw"][1][1].append(4),
+            lambda: setattr(tool, "status", "error"),
+            lambda: unguarded.additional_kwargs["n"].append(True),
+        ]
+        for edit in edits:
+            await chain.put(state)
+            edit()
+            await chain.put(state)
+            assert_same(copy.deepcopy(state), await chain.values())
+
+    async def test_a_channel_that_changes_its_kind(self, lab: Lab) -> None:
+        chain = Chain(lab.saver)
+        items = [message(number, 64) for number in range(20)]
+        kinds: list[Any] = [
+            items, tuple(items), {one.id: one for one in items}, items, None, deque(items), _DeltaSnapshot(items), items,
+            [items], {"m": items}, items[0], items[:1], [], items, "text", [1, 2], items,
+        ]  # fmt: skip
+        for value in kinds:
+            await chain.put({"x": value})
+        async for saver in lab.views():
+            found = await saver.list(chain.latest)
+            for value, item in zip(reversed(kinds), found, strict=True):
+                assert_same(value, item.checkpoint["channel_values"]["x"])
 
     async def test_a_message_among_many(self, lab: Lab) -> None:
         chain = Chain(lab.saver)
@@ -365,8 +427,7 @@ class Forks(Behaviours):
         for id, added in numbers.items():
             wanted = [*base, *(message(number, 200) for number in added)]
             assert_same(wanted, found[id].checkpoint["channel_values"]["m"], id)
-            parent = found[id].parent_config
-            assert (parent and parent["configurable"]["checkpoint_id"]) == parents[id]
+            assert id_of(found[id].parent_config) == parents[id]
 
     async def test_a_checkpoint_put_again_is_replaced(self, lab: Lab) -> None:
         chain = Chain(lab.saver)
@@ -388,6 +449,20 @@ class Forks(Behaviours):
             await lab.saver.put(at("thread"), made, {"step": 1})
         assert await chain.ids() == ["0001"]
         assert await chain.values() == {"x": ["x"] * 500}
+
+    @pytest.mark.parametrize("label", [None, 1, 1.5, f"{3:032}.{0.25:016}", f"{99:032}.{0.9:016}", "7", "9.5"])
+    async def test_the_next_version_is_greater_and_of_its_type(self, lab: Lab, label: Any) -> None:
+        saver = lab.saver.saver
+        # Of siblings that were given the same label, each goes on with its own; numbers cannot do that.
+        siblings = {saver.get_next_version(label, None) for _ in range(20)}
+        assert len(siblings) == (1 if isinstance(label, (int, float)) else 20)
+        for version in siblings:
+            assert isinstance(version, str if label is None else type(label))
+            for _ in range(20):
+                after: Any = saver.get_next_version(version, None)
+                assert after > version
+                version = after  # noqa: PLW2901  # each is the next one's predecessor
+            assert label is None or version > label, f"{version!r} does not sort after {label!r}"
 
     async def test_snapshots_of_delta_channels(self, lab: Lab) -> None:
         chain = Chain(lab.saver)

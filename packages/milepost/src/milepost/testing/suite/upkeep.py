@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.base import CheckpointTuple
 
 from milepost.errors import Conflict
-from milepost.testing.chain import Chain, at, checkpoint
+from milepost.testing.chain import Chain, at, checkpoint, id_of, inside
 from milepost.testing.lab import Face, Lab
 from milepost.testing.same import assert_same
 from milepost.testing.suite.basis import Behaviours
@@ -36,7 +36,7 @@ def _bare(found: list[CheckpointTuple], thread: str) -> list[Any]:
     for item in found:
         for config in (item.config, item.parent_config):
             if config is not None:
-                assert config["configurable"].pop("thread_id") == thread
+                assert inside(config).pop("thread_id") == thread
     return [tuple(item) for item in found]
 
 
@@ -126,30 +126,61 @@ class Prune(Behaviours):
         await lab.saver.put(at("ahead"), checkpoint("1", {}))
         assert (await lab.saver.got(at("ahead"))).pending_writes == [("task", "x", 1)]
 
-    async def test_prune_while_others_write(self, lab: Lab) -> None:
-        chain, writer = Chain(lab.saver), Chain(lab.open())
-        messages = [HumanMessage("words " * 50, id=str(number)) for number in range(30)]
+    async def test_a_call_that_waits_stays_with_its_root(self, lab: Lab) -> None:
+        root, call = Chain(lab.saver), Chain(lab.saver, ns="node:0001|inner:0002")
+        await root.put({"x": 1})
+        await root.put({"x": 2})
+        for number in range(3):
+            await call.put({"y": number}, metadata={"parents": {"": "0002"}})
+        await call.writes(("__interrupt__", "go on?"))
+        # One of two parallel calls was approved, the other one waits: nothing of that may be forgotten.
+        await root.writes(("x", "approved"), task="t1")
+        await root.writes(("__interrupt__", "go on?"), ("__resume__", ["yes"]), task="t2")
+        heads = [await lab.saver.got(chain.latest) for chain in (root, call)]
+        await lab.saver.prune(["thread"])
+        async for saver in lab.views():
+            for chain, head in zip((root, call), heads, strict=True):
+                found = await saver.got(chain.latest)
+                assert_same(head._replace(parent_config=None), found._replace(parent_config=None))
+            assert [row.waiting for row in await saver.threads()] == [True]
 
-        async def write() -> None:
-            for number in range(1, 31):
-                await writer.put({"m": messages[:number]})
-                await writer.writes(("m", messages[:number]))
+    async def test_any_collection_of_threads(self, lab: Lab) -> None:
+        for kind in (list, tuple, set, frozenset):
+            await _busy(lab.saver, kind.__name__)
+            await lab.saver.prune(cast("Any", kind([kind.__name__])))
+            assert len(await lab.saver.ids(at(kind.__name__))) == 1
+            await lab.saver.delete_for_runs(cast("Any", kind(["run 2"])))
+            assert await lab.saver.ids(at(kind.__name__)) == []
+
+    async def test_prune_while_others_write(self, lab: Lab) -> None:
+        writers = [Chain(lab.open(), ns=ns) for ns in ("", "one", "two")]
+        messages = [HumanMessage("words " * 50, id=str(number)) for number in range(20)]
+
+        async def write(chain: Chain) -> None:
+            for number in range(1, 21):
+                await chain.put({"m": messages[:number]})
+                await chain.writes(("m", messages[:number]), ("__error__", "e"))
 
         async def prune() -> None:
             for _ in range(15):
                 try:
                     await lab.saver.prune(["thread"])
                 except Conflict:
-                    continue  # the writer was faster, as it may be
-                found = await lab.saver.get(chain.latest)
-                if found is not None:
-                    count = int(found.checkpoint["id"])
-                    assert_same(messages[:count], found.checkpoint["channel_values"]["m"])
+                    continue  # the writers were faster, as they may be
+                for chain in writers:
+                    found = await lab.saver.get(chain.latest)
+                    if found is not None:
+                        count = int(found.checkpoint["id"])
+                        assert_same(messages[:count], found.checkpoint["channel_values"]["m"])
 
-        await lab.together(write, prune)
+        await lab.together(*[lambda chain=chain: write(chain) for chain in writers], prune)
         await lab.saver.prune(["thread"])
-        assert_same(messages, (await chain.values())["m"])
-        assert await chain.ids() == ["0030"]
+        async for saver in lab.views():
+            for chain in writers:
+                found = await saver.got(chain.latest)
+                assert_same(messages, found.checkpoint["channel_values"]["m"])
+                assert_same([("task", "__error__", "e"), ("task", "m", messages)], found.pending_writes)
+                assert await saver.ids(chain.latest) == ["0020"]
 
 
 class Generations(Behaviours):
@@ -220,9 +251,7 @@ class Runs(Behaviours):
         async for saver in lab.views():
             for chain in (root, sub, Chain(saver, "other"), Chain(saver, "other", "sub")):
                 assert await saver.ids(chain.latest) == ["0006", "0005", "0002", "0001"]
-                parent = (await saver.got(chain.at("0005"))).parent_config
-                assert parent is not None
-                assert parent["configurable"]["checkpoint_id"] == "0002"
+                assert id_of((await saver.got(chain.at("0005"))).parent_config) == "0002"
                 assert await saver.get(chain.at("0003")) is None
             found = await saver.got(root.at("0005"))
             assert len(found.checkpoint["channel_values"]["m"]) == 5

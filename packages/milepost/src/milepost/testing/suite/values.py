@@ -27,7 +27,7 @@ from pydantic import BaseModel
 
 from milepost.codec.values import Placeholder, Registered, Serializer
 from milepost.errors import Unserializable
-from milepost.testing.chain import Chain, at
+from milepost.testing.chain import Chain, at, id_of, inside
 from milepost.testing.lab import Lab
 from milepost.testing.same import assert_same
 from milepost.testing.suite.basis import Behaviours
@@ -140,6 +140,9 @@ VALUES: dict[str, Any] = {
     "documents": [Document("text", metadata={"page": 1}), Document("more", id="7")],
     "long list of numbers": list(range(1000)),
     "long list of mixed": [*range(100), *"abc", 1.0, True, None, *_MESSAGES] * 3,
+    "very long list": [*range(70_000), "end"],
+    "very large dict": {str(number): number for number in range(70_000)},
+    "message with a field of its own": AIMessage("x", id="1", custom={"own": [1, (2,)]}),
     "large dict": {f"key {number}": {"n": number} for number in range(300)},
 }
 """What a channel may hold, by what it is about."""
@@ -234,7 +237,7 @@ class Values(Behaviours):
         first.checkpoint["versions_seen"].clear()
         del first.metadata["step"]
         cast("Any", first.metadata)["deep"]["a"] = 2
-        first.config["configurable"].clear()
+        inside(first.config).clear()
         assert first.pending_writes is not None
         first.pending_writes[0][2].append(2)
         [again] = await lab.saver.list(chain.latest)
@@ -244,7 +247,7 @@ class Values(Behaviours):
             assert_same({"source": "loop", "step": 1, "parents": {}, "deep": {"a": 1}}, dict(found.metadata))
             assert found.checkpoint["channel_versions"].keys() == {"x", "d"}
             assert found.pending_writes == [("task", "x", [1])]
-            assert found.config["configurable"]["checkpoint_id"] == "0001"
+            assert id_of(found.config) == "0001"
 
     async def test_what_is_passed_in_may_change_afterwards(self, lab: Lab) -> None:
         chain = Chain(lab.saver)

@@ -9,7 +9,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.base import writes_sort_key
 from langgraph.types import Command, Interrupt, Send
 
-from milepost.errors import Unavailable, Unserializable
+from milepost.errors import Unavailable
 from milepost.testing.chain import Chain, at, checkpoint
 from milepost.testing.faults import Plan
 from milepost.testing.lab import Lab
@@ -226,13 +226,6 @@ class Writes(Behaviours):
         await lab.together(write, put, release)
         assert order[0] == "released", f"the put returned while writes of its parent were under way: {order}"
         assert (await chain.values())["x"] == 2
-
-    async def test_a_write_that_cannot_be_stored_stops_the_put_too(self, lab: Lab) -> None:
-        chain = Chain(lab.saver)
-        await chain.put({"x": 1})
-        with pytest.raises(Unserializable):
-            await chain.writes(("x", lambda: None))
-        assert await _writes(chain) == []
 
     async def test_many_tasks_write_at_once(self, lab: Lab) -> None:
         chain = Chain(lab.saver)
