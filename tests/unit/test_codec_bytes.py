@@ -140,7 +140,7 @@ def test_a_header_gives_back_versions_of_every_kind(
         "updated_channels": None,
         "extra\ud800": {"kept": (1, 2)},
     }
-    data = seal_header(front(["a", "b"], checkpoint, metadata, serde), LAYOUTS[:2], "t", "", "c", None)  # type: ignore[arg-type]
+    data = seal_header(front("c", ["a", "b"], checkpoint, metadata, serde), LAYOUTS[:2], "t", "", "c", None)  # type: ignore[arg-type]
     header = open_header(data, "t", "", "c", own=serde, serde=serde, vault=None)
     del checkpoint["channel_values"]
     assert header.checkpoint == checkpoint
@@ -160,7 +160,7 @@ def test_labels_of_langgraph_are_kept_short() -> None:
         "channel_versions": {f"channel{n}": label for n in range(20)},
         "versions_seen": {"node": {f"channel{n}": label for n in range(20)}},
     }
-    assert len(front([], checkpoint, {}, serde)) < 400
+    assert len(front("c", [], checkpoint, {}, serde)) < 400
 
 
 ids = st.text("abcd", min_size=1, max_size=3)

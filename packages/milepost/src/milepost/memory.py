@@ -6,9 +6,11 @@ Everything lives in dictionaries of this process behind one lock; each verb is o
 from __future__ import annotations
 
 import bisect
+import os
 import secrets
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar, cast
@@ -48,6 +50,7 @@ class _Packs:
 
     def __init__(self) -> None:
         self._writers: dict[int, list[int]] = {}
+        self._longest = 1
         self._packs: dict[tuple[int, int], Pack] = {}
 
     def __iter__(self) -> Iterator[Pack]:
@@ -66,6 +69,7 @@ class _Packs:
             bisect.insort(self._writers.setdefault(pack.writer, []), pack.first)
         if held is None or held.count < pack.count:
             self._packs[pack.writer, pack.first] = pack
+            self._longest = max(self._longest, pack.count)
 
     def remove(self, span: Span) -> None:
         if self.has(span):
@@ -76,7 +80,7 @@ class _Packs:
     def overlapping(self, spans: Iterable[Span]) -> Iterator[Pack]:
         for writer, first, count in spans:
             firsts = self._writers.get(writer, [])
-            for at in range(max(bisect.bisect_right(firsts, first) - 1, 0), len(firsts)):
+            for at in range(bisect.bisect_right(firsts, first - self._longest), len(firsts)):
                 pack = self._packs[writer, firsts[at]]
                 if pack.first >= first + count:
                     break
@@ -139,11 +143,13 @@ class _Data:
     """What the flavours of one memory backend share."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self.lock = threading.Lock()
+        # A filter may run the application's code (the comparison of a value), which may read the store.
+        self.lock = threading.RLock()
         self.clock = clock
         self.threads: dict[str, _Thread] = {}
         self.tombstones: dict[str, Tombstone] = {}
         self.closed = False
+        _alive.add(self)
 
     def open(self, thread: str) -> _Thread:
         """The thread, made when it is not there. Its generation is random: a generation never comes back."""
@@ -171,6 +177,17 @@ class _Data:
                     thread=thread,
                     checkpoint=id,
                 )
+
+
+_alive: weakref.WeakSet[_Data] = weakref.WeakSet()
+
+
+def _renew_in_child() -> None:
+    for data in tuple(_alive):
+        data.lock = threading.RLock()  # the thread that held it is not there
+
+
+os.register_at_fork(after_in_child=_renew_in_child)
 
 
 class CallPort:
@@ -260,19 +277,19 @@ class MemoryStore:
             threads = self._data.threads
             names = list(threads) if query.thread is None else [query.thread] if query.thread in threads else []
             found = [
-                (row.key, name, row.ns, row)
+                (row.key, name, row.ns, row.id, row)
                 for name in names
                 for row in _matching(threads[name], query)
-                if after is None or (row.key, name, row.ns) < after
+                if after is None or (row.key, name, row.ns, row.id) < after
             ]
-            found.sort(key=lambda entry: entry[:3], reverse=True)
+            found.sort(key=lambda entry: entry[:4], reverse=True)
             chosen, rest = found[:limit], found[limit:]
-            snapshots = tuple(threads[name].snapshot(name, row) for _, name, _, row in chosen)
+            snapshots = tuple(threads[name].snapshot(name, row) for _, name, _, _, row in chosen)
             packs: Mapping[str, Sequence[Pack]] = {
                 name: threads[name].packs_of(snapshot for snapshot in snapshots if snapshot.thread == name)
                 for name in ({snapshot.thread for snapshot in snapshots} if items else ())
             }
-            return Loaded(snapshots, packs, chosen[-1][:3] if rest and chosen else None)
+            return Loaded(snapshots, packs, chosen[-1][:4] if rest and chosen else None)
 
         return await self._step(step)
 
@@ -314,8 +331,9 @@ class MemoryStore:
 
     async def threads(self, after: tuple[str, ...] | None, limit: int) -> ThreadPage:
         def step() -> ThreadPage:
-            names = sorted(name for name in self._data.threads if after is None or name > after[0])
-            rows = tuple(_thread_row(name, self._data.threads[name]) for name in names[:limit])
+            threads = self._data.threads
+            names = sorted(name for name in threads if threads[name].rows and (after is None or name > after[0]))
+            rows = tuple(_thread_row(name, threads[name]) for name in names[:limit])
             return ThreadPage(rows, (names[limit - 1],) if len(names) > limit else None)
 
         return await self._step(step)
@@ -457,7 +475,7 @@ def _take_writes(place: _Thread, at: Place, rows: Sequence[WriteRow]) -> tuple[b
 
 
 def _matching(place: _Thread, query: Query) -> Iterator[CheckpointRow]:
-    for row in place.rows.values():
+    for row in tuple(place.rows.values()):
         if query.ns is not None and row.ns != query.ns:
             continue
         if query.id is not None and row.id != query.id:

@@ -6,8 +6,10 @@ The blocking methods of `milepost.saver.Saver` run them to their end, the async 
 from __future__ import annotations
 
 import asyncio
+import os
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Protocol, cast
 
@@ -22,8 +24,8 @@ from langgraph.checkpoint.base import (
 )
 
 from milepost import maintenance
-from milepost.codec import Codec, Memory, Vault
-from milepost.codec.codec import Draft, DraftWrite
+from milepost.codec import Codec, Header, Memory, Vault
+from milepost.codec.codec import Draft, DraftWrite, of_checkpoint
 from milepost.codec.layout import Layout, spans_of
 from milepost.codec.shelf import Shelf
 from milepost.errors import Corrupt, InvalidConfig, MilepostError
@@ -33,7 +35,6 @@ from milepost.places import Place, channel_name, check_thread, store_name
 from milepost.store import (
     Backend,
     Loaded,
-    Pack,
     Query,
     Snapshot,
     Stats,
@@ -45,6 +46,12 @@ from milepost.store import (
 
 PAGE = 64
 """Checkpoints, ancestors or threads fetched at a time."""
+
+TRIES = 4
+"""How often a put whose thread moves on to another generation is fitted to it, before everything is sent."""
+
+_LOOK_AGAIN = 0.5
+"""Seconds after which a wait makes sure that what it waits for can still happen."""
 
 
 class Side(Protocol):
@@ -65,8 +72,10 @@ class BlockingSide:
         here = running_loop()
         for op in ops:
             # What runs on this very loop cannot end while we block it.
-            if here is None or op.loop is not here:
-                op.done.result()
+            while (here is None or op.loop is not here) and not op.abandoned:
+                with suppress(TimeoutError):
+                    op.done.result(_LOOK_AGAIN)
+                    break
 
 
 class AsyncSide:
@@ -77,7 +86,9 @@ class AsyncSide:
 
     async def wait(self, ops: Sequence[Op]) -> None:
         for op in ops:
-            await asyncio.wrap_future(op.done)
+            done = asyncio.wrap_future(op.done)
+            while not done.done() and not op.abandoned:
+                await asyncio.wait((done,), timeout=_LOOK_AGAIN)
 
 
 class Shared:
@@ -90,6 +101,23 @@ class Shared:
         self.pending = Pending()
         self.observers = Observers(backend.name)
         self.ready = not setup
+        _alive.add(self)
+
+    def renew(self) -> None:
+        """In a forked process: threads that held locks, or had writes on their way, are not there."""
+        self.pending.renew()
+        self.memory.renew()
+
+
+_alive: weakref.WeakSet[Shared] = weakref.WeakSet()
+
+
+def _renew_in_child() -> None:
+    for shared in tuple(_alive):
+        shared.renew()
+
+
+os.register_at_fork(after_in_child=_renew_in_child)
 
 
 class Operations:
@@ -133,26 +161,30 @@ class Operations:
             observers.emit(event)
 
     async def get_tuple(self, side: Side, place: Place) -> CheckpointTuple | None:
-        codec = self.codec
-        with self._watch("get", place.thread) as event:
+        """See `milepost.saver.Saver.get_tuple`."""
+        codec, thread = self.codec, place.thread
+        with self._watch("get", thread) as event:
             store = await self.open(side)
-            loaded = await store.get(place.thread, place.ns, place.id)
+            loaded = await store.get(thread, place.ns, place.id)
             while loaded is not None and loaded.snapshots:
                 snapshot = loaded.snapshots[0]
-                packs = loaded.packs.get(place.thread, ())
+                packs = loaded.packs.get(thread, ())
                 for damage in loaded.damage:
-                    self._report("get", place.thread, damage)
+                    self._report("get", thread, damage)
                 try:
-                    found = self._tuple(codec, snapshot, codec.shelf(place.thread, packs), remember=packs)
+                    found, header = self._tuple(snapshot, codec.shelf(thread, packs))
                 except Corrupt as exc:
-                    named = _named(exc, snapshot)
+                    # What is known of the thread may be what is damaged: whatever is put next is sent as a whole.
+                    codec.reset(thread)
                     if place.id is not None:
-                        raise named from exc
-                    self._report("get", place.thread, named.message)
+                        raise
+                    self._report("get", thread, exc.message)
                     loaded = await self._older(store, snapshot)
                     if loaded is None:
-                        raise named from exc
+                        raise
                 else:
+                    codec.remember(thread, snapshot.generation, snapshot.row, header, packs)
+                    self.shared.pending.forgive((thread, place.ns, snapshot.row.id))
                     event.bytes = len(snapshot.row.header) + sum(len(pack.data) for pack in packs)
                     return found
             return None
@@ -167,26 +199,27 @@ class Operations:
         loaded = await store.page(Query(thread=thread, ns=row.ns, before=row.id), None, 1)
         return loaded if loaded.snapshots else None
 
-    def _tuple(
-        self, codec: Codec, snapshot: Snapshot, shelf: Shelf, *, remember: Sequence[Pack] | None = None
-    ) -> CheckpointTuple:
-        thread, row = snapshot.thread, snapshot.row
+    def _tuple(self, snapshot: Snapshot, shelf: Shelf) -> tuple[CheckpointTuple, Header]:
+        """Decode a checkpoint. Raises `Corrupt`, `FormatTooNew` or `Unserializable`, which name it."""
+        thread, row, codec = snapshot.thread, snapshot.row, self.codec
         header = codec.header(thread, row)
-        if remember is not None:
-            codec.remember(thread, snapshot.generation, row, header, remember)
-        checkpoint = header.checkpoint
-        checkpoint["channel_values"] = codec.values(thread, header, shelf)
         place = Place(thread, row.ns, row.id)
-        return CheckpointTuple(
-            config=place.config(row.id),
-            checkpoint=cast("Checkpoint", checkpoint),
-            metadata=cast("CheckpointMetadata", header.metadata),
-            parent_config=None if row.parent is None else place.config(row.parent),
-            pending_writes=[
+        try:
+            values = codec.values(thread, header, shelf)
+            writes = [
                 (write.task, channel_name(write.channel), self._write_value(codec, snapshot, write, shelf))
                 for write in sorted(snapshot.writes, key=_order)
-            ],
+            ]
+        except MilepostError as exc:
+            raise of_checkpoint(exc, thread, row) from exc
+        found = CheckpointTuple(
+            config=place.config(row.id),
+            checkpoint=cast("Checkpoint", {**header.checkpoint, "channel_values": values}),
+            metadata=cast("CheckpointMetadata", header.metadata),
+            parent_config=None if row.parent is None else place.config(row.parent),
+            pending_writes=writes,
         )
+        return found, header
 
     def _write_value(self, codec: Codec, snapshot: Snapshot, write: WriteRow, shelf: Shelf) -> Any:
         layout = codec.write_layout(snapshot.thread, snapshot.row.ns, snapshot.row.id, write)
@@ -210,9 +243,9 @@ class Operations:
             found: list[CheckpointTuple] = []
             for snapshot in loaded.snapshots:
                 try:
-                    item = self._tuple(codec, snapshot, shelves.get(snapshot.thread) or codec.shelf("", ()))
+                    item, _ = self._tuple(snapshot, shelves.get(snapshot.thread) or codec.shelf("", ()))
                 except Corrupt as exc:
-                    self._report("list", snapshot.thread, _named(exc, snapshot).message)
+                    self._report("list", snapshot.thread, exc.message)
                     continue
                 if wanted is None or matches(item.metadata, wanted):
                     found.append(item)
@@ -234,6 +267,15 @@ class Operations:
                 loaded = await store.lineage(place.thread, place.ns, place.id, list(names), after, PAGE)
                 if loaded is None:
                     break
+                if loaded.damage:
+                    # Rebuilt without what is lost, the channel would silently be another one.
+                    raise Corrupt(
+                        f"the history of {sorted(writes)} in thread {place.thread!r} is damaged: {loaded.damage[0]}",
+                        thread=place.thread,
+                        ns=place.ns,
+                        checkpoint=place.id,
+                        damage=loaded.damage[0],
+                    )
                 shelf = codec.shelf(place.thread, loaded.packs.get(place.thread, ()))
                 for snapshot in loaded.snapshots:
                     if snapshot.row.id in walked:
@@ -270,10 +312,16 @@ class Operations:
                 shared.pending.check(key)
             placed = codec.place(draft)
             answer = await store.put(place.thread, placed.row, placed.packs, placed.generation)
-            if answer.stale:
+            for attempt in range(TRIES):
+                if not answer.stale:
+                    break
                 event.outcome = "stale"
-                placed = codec.place(draft, everything=True)
-                answer = await store.put(place.thread, placed.row, placed.packs, None)
+                if attempt + 1 < TRIES:
+                    spans = codec.referred(draft)
+                    packs = await store.fetch(place.thread, spans) if spans and answer.generation >= 0 else ()
+                    codec.restart(draft, answer.generation, packs)
+                placed = codec.place(draft, everything=attempt + 1 == TRIES)
+                answer = await store.put(place.thread, placed.row, placed.packs, placed.generation)
             codec.learn(place.thread, placed, answer.generation)
             event.bytes = len(placed.row.header) + sum(len(pack.data) for pack in placed.packs)
             event.items_new, event.items_reused = len(placed.fresh), placed.reused
@@ -291,10 +339,13 @@ class Operations:
                 store = await self.open(side)
                 placed = codec.place_writes(thread, ns, id, drafts)
                 answer = await store.put_writes(thread, ns, id, placed.rows, placed.generation)
-                if answer.stale:
+                for attempt in range(TRIES):
+                    if not answer.stale:
+                        break
                     event.outcome = "stale"
-                    placed = codec.place_writes(thread, ns, id, drafts, everything=True)
-                    answer = await store.put_writes(thread, ns, id, placed.rows, None)
+                    codec.renew(thread, answer.generation)
+                    placed = codec.place_writes(thread, ns, id, drafts, everything=attempt + 1 == TRIES)
+                    answer = await store.put_writes(thread, ns, id, placed.rows, placed.generation)
                 codec.learn_writes(thread, placed, answer.accepted, answer.generation)
                 event.bytes = sum(len(row.value) + len(row.pack.data if row.pack else b"") for row in placed.rows)
         except BaseException as exc:
@@ -344,12 +395,3 @@ def _order(write: WriteRow) -> tuple[str, str, int]:
 def matches(metadata: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     """The exact rule of a metadata filter."""
     return all(metadata.get(key) == value for key, value in wanted.items())
-
-
-def _named(exc: MilepostError, snapshot: Snapshot) -> Corrupt:
-    row = snapshot.row
-    where = f"checkpoint {row.id!r} of thread {snapshot.thread!r}" + (f", namespace {row.ns!r}" if row.ns else "")
-    return Corrupt(
-        f"{where} is damaged: {exc.message}",
-        **{**exc.facts, "thread": snapshot.thread, "ns": row.ns, "checkpoint": row.id},
-    )

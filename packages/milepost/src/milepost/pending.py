@@ -7,6 +7,7 @@ import threading
 from collections import OrderedDict
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Any
 
 from milepost.errors import MilepostError
 
@@ -25,37 +26,57 @@ class Op:
     loop: asyncio.AbstractEventLoop | None
     done: Future[None] = field(default_factory=Future)
 
+    @property
+    def abandoned(self) -> bool:
+        """Nobody is going to end this: its event loop has stopped."""
+        return self.loop is not None and not self.loop.is_running()
+
     def __post_init__(self) -> None:
         # A put that waits and is cancelled must not cancel what it waits for.
         self.done.set_running_or_notify_cancel()
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What went wrong with an op. Not the error itself, whose traceback would keep the run's state alive."""
+
+    kind: type[MilepostError]
+    message: str
+    facts: dict[str, Any]
 
 
 class Pending:
     """The `put_writes` of this process that are on their way, and those that failed since."""
 
     def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        """Start with nothing: after a fork, nothing is on its way, and the lock may be held by nobody."""
         self._lock = threading.Lock()
         self._ops: dict[Key, list[Op]] = {}
-        self._failed: OrderedDict[Key, dict[str, BaseException]] = OrderedDict()
+        self._failed: OrderedDict[Key, dict[str, Failure]] = OrderedDict()
 
     def begin(self, key: Key, task: str) -> Op:
+        """`put_writes` of a task was accepted."""
         op = Op(key, task, running_loop())
         with self._lock:
             self._ops.setdefault(key, []).append(op)
         return op
 
     def end(self, op: Op, error: BaseException | None) -> None:
-        """`op` is over. An error is kept for the put that follows, until then or until the task writes again."""
+        """`op` is over. That it failed counts until the task writes again, or the checkpoint is read anew."""
         with self._lock:
-            ops = self._ops[op.key]
-            ops.remove(op)
+            ops = self._ops.get(op.key, [])
+            if op in ops:
+                ops.remove(op)
             if not ops:
-                del self._ops[op.key]
-            if isinstance(error, Exception):
-                self._failed.setdefault(op.key, {})[op.task] = error
+                self._ops.pop(op.key, None)
+            if error is not None:
+                self._failed.setdefault(op.key, {})[op.task] = _failure(error)
                 while len(self._failed) > _FAILURES:
                     self._failed.popitem(last=False)
-            elif error is None and (failed := self._failed.get(op.key)) is not None:
+            elif (failed := self._failed.get(op.key)) is not None:
                 failed.pop(op.task, None)
         op.done.set_result(None)
 
@@ -65,17 +86,28 @@ class Pending:
             return list(self._ops.get(key, ()))
 
     def check(self, key: Key) -> None:
-        """Raise, once, if writes of `key` failed: the put on top of them must not be stored either."""
+        """Raise if writes of `key` failed: what was put on top of them would rest on nothing."""
         with self._lock:
-            failed = self._failed.pop(key, None)
-        for task, error in (failed or {}).items():
-            message = (
+            failed = self._failed.get(key)
+            task, failure = next(iter(failed.items())) if failed else ("", None)
+        if failure is not None:
+            raise failure.kind(
                 f"a checkpoint on top of {key[2]!r} of thread {key[0]!r} was not stored, because the writes of task "
-                f"{task!r} that it builds on were not: {error}"
+                f"{task!r} that it builds on were not: {failure.message}",
+                **failure.facts,
             )
-            if isinstance(error, MilepostError):
-                raise type(error)(message, **error.facts) from error
-            raise error
+
+    def forgive(self, key: Key) -> None:
+        """Whoever goes on from `key` has read what is stored of it: failures of before are no news."""
+        if self._failed:
+            with self._lock:
+                self._failed.pop(key, None)
+
+
+def _failure(error: BaseException) -> Failure:
+    if isinstance(error, MilepostError):
+        return Failure(type(error), error.message, error.facts)
+    return Failure(MilepostError, f"{type(error).__name__}: {error}", {})
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:

@@ -20,6 +20,8 @@ _CREDENTIAL = re.compile(
     r"secret[_\-]?key|client[_\-]?secret|connection[_\-]?string|dsn)$"
 )
 
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
 COUNTERS = "counters_since_delta_snapshot"
 """The metadata by which LangGraph counts since each delta channel's last snapshot: it names the delta channels."""
 
@@ -159,7 +161,7 @@ def place_of(config: object) -> Place:
 
 def looks_like_credential(name: str) -> bool:
     """Whether a configurable value of this name should not be written into metadata."""
-    return _CREDENTIAL.search(name) is not None
+    return _CREDENTIAL.search(_CAMEL.sub("_", name)) is not None
 
 
 def full_metadata(config: RunnableConfig, metadata: CheckpointMetadata) -> CheckpointMetadata:
@@ -178,11 +180,8 @@ def full_metadata(config: RunnableConfig, metadata: CheckpointMetadata) -> Check
         for key, value in (source or {}).items():
             if key in merged or key in EXCLUDED_METADATA_KEYS or key.startswith("__"):
                 continue
-            if isinstance(value, str):
-                if not looks_like_credential(key):
-                    merged[key] = value.replace("\0", "")
-            elif isinstance(value, (int, float)):
-                merged[key] = value
+            if isinstance(value, (str, int, float)) and not looks_like_credential(key):
+                merged[key] = value.replace("\0", "") if isinstance(value, str) else value
     return cast("CheckpointMetadata", merged)
 
 

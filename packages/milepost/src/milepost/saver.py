@@ -21,7 +21,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from milepost import maintenance
 from milepost.codec import Codec, Memory, Vault
-from milepost.codec.codec import Draft, DraftWrite
+from milepost.codec.codec import Draft, DraftWrite, facets
 from milepost.codec.values import Serializer
 from milepost.errors import InvalidConfig
 from milepost.flavour import run
@@ -83,8 +83,9 @@ class Saver(BaseCheckpointSaver[str]):
         memory: int = 64 << 20,
         setup: bool = True,
     ) -> None:
+        _check_arguments(serde, keys)
         super().__init__(serde=serde or Serializer())
-        self._shared = Shared(backend, Vault(keys) if keys else None, Memory(memory), setup=setup)
+        self._shared = Shared(backend, None if keys is None else Vault(keys), Memory(memory), setup=setup)
         self._bound: tuple[SerializerProtocol, Operations] | None = None
 
     # Life.
@@ -263,7 +264,8 @@ class Saver(BaseCheckpointSaver[str]):
 
         Values are encoded before anything else happens. When this returns, the checkpoint and everything it refers to
         is durable, and so are the writes that this process accepted for its parent: if one of those failed, this
-        raises. Putting an id again replaces it, and does not make it the latest.
+        raises, until its task writes again or the parent is read again. (A blocking put inside a running event loop
+        cannot wait for async writes of that same loop.) Putting an id again replaces it, and does not make it the latest.
 
         Raises `Unserializable` (with channel and path), and `ThreadDeleted` for a late put of a deleted thread.
         """
@@ -387,7 +389,8 @@ class Saver(BaseCheckpointSaver[str]):
             def match(header: bytes) -> bool:
                 return matches(codec.metadata("", "", "", header), wanted)
 
-        return Query(thread, ns, id, bound, {} if codec.seals else maintenance.searchable(wanted or {}), match)
+        wanted_facets = {} if codec.seals else facets(wanted or {})
+        return Query(thread, ns, id, bound, wanted_facets, match=match)
 
     def _draft(
         self,
@@ -396,11 +399,11 @@ class Saver(BaseCheckpointSaver[str]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> tuple[Place, Draft]:
-        place = place_of(config)
-        if not check_id(checkpoint["id"], "checkpoint id"):
+        place, id = place_of(config), check_id(checkpoint["id"], "checkpoint id")
+        if not id:
             raise InvalidConfig("the checkpoint's id is empty", what="checkpoint id", value="''")
-        merged = full_metadata(config, metadata)
-        return place, self._ops.codec.draft(place.thread, place.ns, place.id, checkpoint, merged, new_versions)
+        codec, merged = self._ops.codec, full_metadata(config, metadata)
+        return place, codec.draft(place.thread, place.ns, id, place.id, checkpoint, merged, new_versions)
 
     def _draft_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
@@ -415,3 +418,18 @@ class Saver(BaseCheckpointSaver[str]):
         task, path = check_id(task_id, "task_id"), check_id(task_path, "task_path")
         named = [(check_channel(channel), value) for channel, value in writes]
         return place, self._ops.codec.draft_writes(place.thread, named, task, path)
+
+
+def _check_arguments(serde: object, keys: object) -> None:
+    if serde is not None and not any(
+        all(callable(getattr(serde, name, None)) for name in pair)
+        for pair in (("dumps_typed", "loads_typed"), ("dumps", "loads"))
+    ):
+        raise InvalidConfig(
+            f"serde is {serde!r}: it must have dumps_typed and loads_typed, as LangGraph's serializers do", what="serde"
+        )
+    if keys is not None and not (
+        isinstance(keys, Mapping)
+        and all(isinstance(name, str) and isinstance(key, bytes) for name, key in keys.items())
+    ):
+        raise InvalidConfig("keys must be a dict from key ids (str) to keys (bytes)", what="keys")

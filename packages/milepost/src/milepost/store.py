@@ -135,6 +135,9 @@ class Query:
     is compared as it stands."""
     facets: Mapping[str, str | int | float | bool] = field(default_factory=dict)
     """A store may leave out rows whose facets differ from these. It need not."""
+    runs: frozenset[str] = frozenset()
+    """If not empty, only the checkpoints of these runs matter: a store may leave out rows that have a facet "run_id"
+    which is, as text, none of these. It need not."""
     match: Callable[[bytes], bool] | None = None
     """The exact rule, on the header. A store that evaluates it in this process may leave out rows it refuses."""
 
@@ -282,7 +285,7 @@ class Store(Protocol):
         ...
 
     async def threads(self, after: tuple[str, ...] | None, limit: int) -> ThreadPage:
-        """Threads in an order of the store's own, a page at a time, without reading channel data."""
+        """Threads that have a checkpoint, in an order of the store's own, a page at a time; no channel data is read."""
         ...
 
     async def chart(self, thread: str) -> Chart | None:

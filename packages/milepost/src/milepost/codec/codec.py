@@ -20,7 +20,7 @@ from milepost.codec.layout import TYPED, Address, Layout, Placer, from_wire, is_
 from milepost.codec.memo import Memory, ThreadMemo
 from milepost.codec.pack import repack, reseal_pack, seal_pack
 from milepost.codec.shelf import Shelf
-from milepost.errors import Corrupt, Unserializable
+from milepost.errors import Corrupt, MilepostError, Unserializable
 from milepost.places import store_name
 from milepost.store import Batch, CheckpointRow, Pack, Span, WriteRow, merge_spans
 
@@ -48,8 +48,9 @@ class Draft:
     """By channel, in order; a layout where the parent's is referred to."""
     unchanged: dict[str, Any]
     """The values of those, should the store be found to have lost them."""
+    memo: ThreadMemo
     epoch: int | None
-    """The generation of those layouts."""
+    """The generation of the layouts in `pieces`."""
 
 
 @dataclass(slots=True)
@@ -110,6 +111,7 @@ class Codec:
         self,
         thread: str,
         ns: str,
+        id: str,
         parent: str | None,
         checkpoint: Checkpoint,
         metadata: CheckpointMetadata,
@@ -142,7 +144,7 @@ class Codec:
                 ):
                     pieces[channel] = layout
         try:
-            encoded = front(list(pieces), checkpoint, metadata, self.serde)
+            encoded = front(id, list(pieces), checkpoint, metadata, self.serde)
         except Unserializable as exc:
             raise Unserializable(
                 f"the metadata or versions of checkpoint {checkpoint['id']!r} of thread {thread!r} cannot be stored: "
@@ -152,7 +154,7 @@ class Codec:
         return Draft(
             thread=thread,
             ns=ns,
-            id=checkpoint["id"],
+            id=id,
             parent=parent,
             ancestors=tuple(map(str, (metadata.get("parents") or {}).values())),
             front=encoded,
@@ -160,6 +162,7 @@ class Codec:
             versions=versions,
             pieces=pieces,
             unchanged=unchanged,
+            memo=memo,
             epoch=epoch,
         )
 
@@ -180,31 +183,24 @@ class Codec:
 
     def place(self, draft: Draft, *, everything: bool = False) -> Placed:
         """Give a draft addresses; with `everything`, as if the store had nothing of the thread yet."""
-        memo = self._memory.thread(draft.thread)
+        memo = draft.memo
         with memo.lock:
             if everything or memo.epoch != draft.epoch:
-                # Where the parent's values lay is over: they are encoded after all. A snapshot that was carried along
-                # is not: the walk along the parents finds it, as it would have for any other saver.
-                for channel, piece in tuple(draft.pieces.items()):
-                    if not isinstance(piece, tuple):
-                        continue
-                    if channel in draft.unchanged:
-                        value = draft.unchanged[channel]
-                        draft.pieces[channel] = self._cut(memo, draft.thread, draft.ns, channel, value)
-                    else:
-                        del draft.pieces[channel]
-            placer = self._placer(memo, [p for p in draft.pieces.values() if not isinstance(p, tuple)], everything)
+                self._settle(draft, lambda _: False)
+            pieces = [piece for piece in draft.pieces.values() if not isinstance(piece, tuple)]
+            placer = self._placer(memo, pieces, everything)
             layouts = {
                 channel: piece if isinstance(piece, tuple) else placer.layout(piece, self._typed)
                 for channel, piece in draft.pieces.items()
             }
+            # Under the lock: the checksums in the pack must be those that the layouts were made with.
+            packs = (self._pack(draft.thread, placer),) if placer.fresh else ()
             epoch = memo.epoch
         spans = merge_spans(span for layout in layouts.values() for span in spans_of(layout))
         header = seal_header(draft.front, list(layouts.values()), draft.thread, draft.ns, draft.id, self._vault)
-        row = CheckpointRow(draft.ns, draft.id, draft.parent, header, spans, draft.facets, draft.ancestors)
         return Placed(
-            row=row,
-            packs=(self._pack(draft.thread, placer),) if placer.fresh else (),
+            row=CheckpointRow(draft.ns, draft.id, draft.parent, header, spans, draft.facets, draft.ancestors),
+            packs=packs,
             generation=epoch if placer.refers_elsewhere(spans) else None,
             fresh=placer.fresh,
             writer=placer.writer,
@@ -212,6 +208,34 @@ class Codec:
             values={channel: (draft.versions.get(channel), layout) for channel, layout in layouts.items()},
             reused=sum(span.count for span in spans) - len(placer.fresh),
         )
+
+    def referred(self, draft: Draft) -> tuple[Span, ...]:
+        """Where the values of the unchanged channels lie."""
+        layouts = (piece for piece in draft.pieces.values() if isinstance(piece, tuple))
+        return merge_spans(span for layout in layouts for span in spans_of(layout))
+
+    def restart(self, draft: Draft, generation: int, packs: Sequence[Pack]) -> None:
+        """The store said that it is at `generation` now: keep of the unchanged channels what is in `packs` still."""
+        shelf = self.shelf(draft.thread, packs)
+        with draft.memo.lock:
+            draft.memo.at(generation)
+            draft.epoch = generation
+            self._settle(draft, shelf.holds)
+
+    def _settle(self, draft: Draft, holds: Callable[[Layout], bool]) -> None:
+        """Encode after all what the draft refers to and the store may not have any more.
+
+        The snapshot of a delta channel that was only carried along is left out then: the walk along the parents finds
+        it, as it would have for any other saver.
+        """
+        for channel, piece in tuple(draft.pieces.items()):
+            if not isinstance(piece, tuple) or holds(piece):
+                continue
+            if channel in draft.unchanged:
+                value = draft.unchanged.pop(channel)
+                draft.pieces[channel] = self._cut(draft.memo, draft.thread, draft.ns, channel, value)
+            else:
+                del draft.pieces[channel]
 
     def learn(self, thread: str, placed: Placed, generation: int) -> None:
         """The store has acknowledged `placed`."""
@@ -263,8 +287,14 @@ class Codec:
                 if kept and items:
                     memo.learn(items, writer, first)
 
+    def renew(self, thread: str, generation: int) -> None:
+        """The store said that the thread is at `generation` now."""
+        memo = self._memory.thread(thread)
+        with memo.lock:
+            memo.at(generation)
+
     def reset(self, thread: str) -> None:
-        """Forget the thread: it is gone, or another one now."""
+        """Forget the thread: it is gone, or another one now, or part of it is damaged."""
         self._memory.forget(thread)
 
     def _placer(self, memo: ThreadMemo, pieces: Sequence[Piece], everything: bool) -> Placer:
@@ -283,8 +313,11 @@ class Codec:
     # Reading.
 
     def header(self, thread: str, row: CheckpointRow) -> Header:
-        """Raises `Corrupt`, `FormatTooNew`, `Unserializable`."""
-        return open_header(row.header, thread, row.ns, row.id, own=self._own, serde=self.serde, vault=self._vault)
+        """Raises `Corrupt`, `FormatTooNew` or `Unserializable`, which name thread and checkpoint."""
+        try:
+            return open_header(row.header, thread, row.ns, row.id, own=self._own, serde=self.serde, vault=self._vault)
+        except MilepostError as exc:
+            raise of_checkpoint(exc, thread, row) from exc
 
     def metadata(self, thread: str, ns: str, id: str, header: bytes) -> dict[str, Any]:
         """The metadata of a header. Raises as `header` does."""
@@ -347,6 +380,15 @@ class Codec:
     def repack(self, thread: str, pack: Pack, live: Sequence[Span]) -> list[Pack]:
         """The parts of `pack` that `live` needs, as packs of their own."""
         return repack(thread, pack, live, self._vault)
+
+
+def of_checkpoint(exc: MilepostError, thread: str, row: CheckpointRow) -> MilepostError:
+    """`exc`, saying which checkpoint it is about."""
+    if "checkpoint" in exc.facts:
+        return exc
+    where = f"checkpoint {row.id!r} of thread {thread!r}" + (f", namespace {row.ns!r}" if row.ns else "")
+    facts = {**exc.facts, "thread": thread, "ns": row.ns, "checkpoint": row.id}
+    return type(exc)(f"{where}: {exc.message}", **facts)
 
 
 def facets(metadata: Mapping[str, Any]) -> Facets:

@@ -3,8 +3,11 @@
 The payload is a msgpack array of two: the front, encoded when the put was asked for, and the back ``[writers,
 layouts]``, which needs the addresses. A front is one of
 
-    [0, names, versions, channel_versions, versions_seen, rest, metadata]     written by Milepost's serializer
-    [1, names, (type, bytes) of the checkpoint, (type, bytes) of the metadata]     by a serializer of the user's
+    [0, names, versions, channel_versions, versions_seen, checkpoint, metadata]     by Milepost's serializer
+    [1, names, (type, bytes) of the checkpoint, (type, bytes) of the metadata]      by a serializer of the user's
+
+where checkpoint is ``[v, ts, updated_channels, rest]`` and metadata ``[source, step, parents, rest]``, each of these
+nil when it is not what LangGraph makes, and then, if there is one, in the dict `rest`.
 
 `names` is a table of channel names and `versions` one of version labels, since both recur; LangGraph's 50 character
 labels are kept as a number and a fraction where that gives back the very same text.
@@ -45,7 +48,11 @@ def _about(thread: str, ns: str, id: str) -> bytes:
 
 
 def front(
-    channels: Sequence[str], checkpoint: Checkpoint, metadata: CheckpointMetadata, serde: SerializerProtocol
+    id: str,
+    channels: Sequence[str],
+    checkpoint: Checkpoint,
+    metadata: CheckpointMetadata,
+    serde: SerializerProtocol,
 ) -> bytes:
     """Encode what is known when a put is asked for: `channels` are those with a value. Raises `Unserializable`."""
     body = {key: value for key, value in checkpoint.items() if key != "channel_values"}
@@ -54,19 +61,37 @@ def front(
         return ormsgpack.packb(
             [_FOREIGN, names, list(serde.dumps_typed(body)), list(serde.dumps_typed(dict(metadata)))]
         )
-    tables = _tables(names, body)
-    if tables is None:
-        return serde.encode([_OWN, names, None, None, None, body, dict(metadata)])
-    del body["channel_versions"], body["versions_seen"]
-    return serde.encode([_OWN, *tables, body, dict(metadata)])
+    if body["id"] == id:
+        del body["id"]  # the row has it
+    tables = _tables(names, body) or [names, None, None, None]
+    numbers = {name: at for at, name in enumerate(tables[0])}
+    updated = body.get("updated_channels")
+    touched: list[int] | None = None
+    if type(updated) is list and all(type(name) is str and name in numbers for name in updated):
+        touched = [numbers[name] for name in updated]
+        del body["updated_channels"]
+    facts = dict(metadata)
+    return serde.encode(
+        [
+            _OWN,
+            *tables,
+            [_take(body, "v", int), _take(body, "ts", str), touched, body],
+            [_take(facts, "source", str), _take(facts, "step", int), _take(facts, "parents", dict), facts],
+        ]
+    )
 
 
-def _tables(names: list[str], body: Mapping[str, Any]) -> list[Any] | None:
+def _take(source: dict[str, Any], key: str, kind: type) -> Any:
+    return source.pop(key) if type(source.get(key)) is kind else None
+
+
+def _tables(names: list[str], body: dict[str, Any]) -> list[Any] | None:
     """[names, versions, channel_versions, versions_seen] in numbers, or None if they are not what LangGraph makes."""
     versions: Any = body.get("channel_versions")
     seen: Any = body.get("versions_seen")
     if not _labels(versions) or type(seen) is not dict or not all(map(_labels, seen.values())):
         return None
+    del body["channel_versions"], body["versions_seen"]
     at_name = {name: at for at, name in enumerate(names)}
     # By type too: 1, 1.0 and True are equal, and a thread's versions must keep their type.
     at_version: dict[tuple[type, Any], int] = {}
@@ -123,14 +148,21 @@ def open_header(
         if kind == _FOREIGN:
             body, metadata = parts
             return Header(serde.loads_typed(tuple(body)), serde.loads_typed(tuple(metadata)), layouts)
-        versions, current, read, rest, metadata = parts
+        versions, current, read, (v, ts, touched, rest), (source, step, parents, facts) = parts
         if versions is not None:
             labels = [_long(*label) if type(label) is list else label for label in versions]
             rest["channel_versions"] = _named(current, names, labels)
             rest["versions_seen"] = {node: _named(flat, names, labels) for node, flat in read.items()}
+        updated = None if touched is None else [names[at] for at in touched]
+        _give(rest, id=rest.get("id", id), v=v, ts=ts, updated_channels=updated)
+        _give(facts, source=source, step=step, parents=parents)
     except (ValueError, TypeError, IndexError) as exc:
         raise Corrupt(f"the header of checkpoint {id!r} does not make sense: {exc}", damage="header") from exc
-    return Header(rest, metadata, layouts)
+    return Header(rest, facts, layouts)
+
+
+def _give(target: dict[str, Any], **values: Any) -> None:
+    target.update((key, value) for key, value in values.items() if value is not None)
 
 
 def reseal_header(data: bytes, source: str, target: str, ns: str, id: str, vault: Vault) -> bytes:

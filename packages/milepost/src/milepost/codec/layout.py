@@ -42,12 +42,10 @@ class Placer:
         self._epoch = epoch
         self._allocate = allocate
         self._new: dict[bytes, Item] = {}
-        self._number = 0
         self.writer = 0
         self.first = 0
         self.fresh: list[Item] = []
         """The items of the pack to be, in order."""
-        self.reused = 0
 
     def gather(self, pieces: Sequence[Piece]) -> None:
         """Find out which items are new and number them. Call once, before `layout`."""

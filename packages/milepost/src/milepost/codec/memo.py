@@ -5,7 +5,6 @@ Forgetting costs bytes, never correctness: whatever is not remembered is sent ag
 
 from __future__ import annotations
 
-import os
 import secrets
 import threading
 import time
@@ -31,19 +30,20 @@ Values = Mapping[str, tuple[object, Layout]]
 
 
 class Addresses:
-    """Hands out addresses: a random writer, and a counter. A forked process gets a writer of its own."""
+    """Hands out addresses: a random writer, and a counter. A forked process must become another writer: `renew`."""
 
     def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        """Become another writer."""
         self._lock = threading.Lock()
-        self._pid = -1
-        self._writer = 0
-        self._next = 0
+        self._writer = secrets.randbits(63)
+        self._next = 1
 
     def allocate(self, count: int) -> tuple[int, int]:
         """(writer, first) of `count` addresses that nobody else will ever get."""
         with self._lock:
-            if self._pid != os.getpid():
-                self._pid, self._writer, self._next = os.getpid(), secrets.randbits(63), 1
             first = self._next
             self._next += count
             return self._writer, first
@@ -53,7 +53,8 @@ class ThreadMemo:
     """What is remembered of one thread. Guarded by `lock`, which is never held across anything but computing."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        # The application's code may run under it (a dump function of a registered type), and read the thread.
+        self.lock = threading.RLock()
         self.epoch: int | None = None
         """The generation that everything below is good for."""
         self.known: dict[bytes, Address] = {}
@@ -137,6 +138,11 @@ class ThreadMemo:
         self.size -= self._raw_size
         self._raw_size = 0
 
+    def trim(self) -> None:
+        """Forget what is known by content only; what the guard can speak for keeps its addresses."""
+        self.known.clear()
+        self._forget_packs()
+
     def _forget_packs(self) -> None:
         self._raw.clear()
         self._raw_size = 0
@@ -152,13 +158,18 @@ class Memory:
     they were not used for `idle` seconds. Shared by a saver's clones."""
 
     def __init__(self, limit: int = 64 << 20, idle: float = 600.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self.addresses = Addresses()
         self._limit = limit
         self._idle = idle
         self._clock = clock
+        self.renew()
+
+    def renew(self) -> None:
+        """Start with nothing: after a fork, a lock may be held by a thread that is not there."""
+        self.addresses.renew()
         self._lock = threading.Lock()
         self._threads: OrderedDict[str, ThreadMemo] = OrderedDict()
         self._total = 0
-        self.addresses = Addresses()
 
     def thread(self, thread: str) -> ThreadMemo:
         """The memo of `thread`; what is over the limits is forgotten on this occasion."""
@@ -169,6 +180,8 @@ class Memory:
                 memo = self._threads[thread] = ThreadMemo()
             self._threads.move_to_end(thread)
             memo.used = now
+            if memo.size > self._limit:
+                memo.trim()
             self._total += memo.size - memo.accounted
             memo.accounted = memo.size
             while len(self._threads) > 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import gc
+import os
 import struct
 import zlib
 from array import array
@@ -26,6 +27,7 @@ _SINGLE = struct.Struct("<BBIIII")
 _PLAIN = checksum(b"")
 """Where the checksum of an envelope without flags begins."""
 _MANY_OBJECTS = 64
+_paused = False
 
 
 class _Strip:
@@ -71,6 +73,20 @@ class Shelf:
             if pack.writer == writer and pack.first <= first < pack.first + pack.count:
                 raise error
         raise Corrupt(f"item {writer}/{first} is missing from the store", damage=f"item {writer}/{first} missing")
+
+    def holds(self, layout: Layout) -> bool:
+        """Whether everything that `layout` refers to is here and is what it was."""
+        kind = layout[0] & ~TYPED
+        if kind in (KEYED, DELTA):
+            return all(map(self.holds, layout[1:]))
+        runs = [(layout[1], layout[2], 1)] if kind == ONE else layout[2] if kind == MANY else ()
+        sums = array("I")
+        try:
+            for run in runs:
+                sums += self.take(*run)[1]
+        except MilepostError:
+            return False
+        return kind == INLINE or bool(layout[3] == (sums[0] if kind == ONE else digest_of(sums)))
 
     def _unroll(self, packs: Sequence[Pack]) -> list[_Strip]:
         strips: list[_Strip] = []
@@ -151,14 +167,26 @@ class Shelf:
 @contextmanager
 def unhurried() -> Iterator[None]:
     """No garbage collection in between: while thousands of objects are built, each pass over them finds nothing."""
+    global _paused  # noqa: PLW0603 - of the process, as the collector is
     was = gc.isenabled()
     if was:
         gc.disable()
+        _paused = True
     try:
         yield
     finally:
         if was:
+            _paused = False
             gc.enable()
+
+
+def _resume_in_child() -> None:
+    if _paused:
+        gc.enable()
+
+
+# A thread that had paused the collector is not there after a fork, so it cannot resume it.
+os.register_at_fork(after_in_child=_resume_in_child)
 
 
 @contextmanager
