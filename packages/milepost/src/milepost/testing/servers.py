@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, Self
+from urllib.parse import parse_qs, urlsplit
 
 POSTGRES_URL: Final = "MILEPOST_TEST_POSTGRES_URL"
 _START: Final = 60.0
@@ -173,6 +174,69 @@ class Postgres:
         )
         if ran.returncode:
             raise RuntimeError(f"{program} failed:\n{ran.stderr.decode(errors='replace')[-2000:]}")
+
+
+class PgBouncer:
+    """A pooler in transaction mode before a server: each transaction may run in another session.
+
+    Args:
+        server: the URL of a server that listens on a socket, as `Postgres.url` gives it.
+        sessions: how many sessions of the server all clients share.
+    """
+
+    def __init__(self, server: str, sessions: int = 3) -> None:
+        program = shutil.which("pgbouncer", path=os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin")))
+        if program is None:
+            raise MissingServer("no PgBouncer: install your system's package pgbouncer")
+        self._user = os.environ.get("MILEPOST_TEST_USER", "nobody") if os.geteuid() == 0 else None
+        self._folder = Path(tempfile.mkdtemp(prefix="milepost-pgb-"))
+        config = self._folder / "pgbouncer.ini"
+        lines = (
+            "[databases]",
+            f"* = host={parse_qs(urlsplit(server).query)['host'][0]} user=postgres",
+            "[pgbouncer]",
+            f"unix_socket_dir = {self._folder}",
+            "listen_addr =",
+            "listen_port = 5432",
+            "auth_type = any",
+            "pool_mode = transaction",
+            "max_client_conn = 500",
+            f"default_pool_size = {sessions}",
+        )
+        config.write_text("\n".join(lines) + "\n")
+        if self._user:
+            shutil.chown(self._folder, self._user)
+        self._log = self._folder / "log"
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [program, str(config)],
+                user=self._user,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        until = time.monotonic() + _START
+        while not (self._folder / ".s.PGSQL.5432").exists():
+            if self._process.poll() is not None or time.monotonic() > until:
+                raise RuntimeError(f"PgBouncer did not start:\n{self._log.read_text()[-2000:]}")
+            time.sleep(0.02)
+
+    def url(self, database: str = "postgres") -> str:
+        """Where it listens."""
+        return f"postgresql://postgres@/{database}?host={self._folder}"
+
+    def stop(self) -> None:
+        """End it. Idempotent."""
+        self._process.kill()
+        self._process.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
 
 def _first(binaries: Iterable[Path]) -> Path:
