@@ -12,9 +12,14 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, asyn
 from pathlib import Path
 
 import milepost
+import psycopg
 from milepost.saver import Saver
+from milepost.testing import servers
+from psycopg.sql import SQL, Identifier
 
 Entered = AbstractContextManager[Saver] | AbstractAsyncContextManager[Saver]
+
+_SCHEMAS = servers.Names("acceptance")
 
 
 def memory(kind: str) -> Entered:
@@ -25,6 +30,11 @@ def memory(kind: str) -> Entered:
 def files(kind: str) -> Entered:
     """A saver over a directory of its own, gone afterwards."""
     return _files_async() if kind == "async" else _files()
+
+
+def postgres(kind: str) -> Entered:
+    """A saver over a schema of its own, used again afterwards."""
+    return _postgres_async() if kind == "async" else _postgres()
 
 
 class _Done:
@@ -70,3 +80,27 @@ def _folder() -> Generator[str]:
     with tempfile.TemporaryDirectory(prefix="milepost-") as folder:
         # LangGraph's tests never crash a process, so they need not wait for the disk.
         yield f"file:{Path(folder).as_posix()}?durability=os"
+
+
+@contextmanager
+def _postgres() -> Generator[Saver]:
+    with _schema() as url, _entered(url) as saver:
+        yield saver
+
+
+@asynccontextmanager
+async def _postgres_async() -> AsyncGenerator[Saver]:
+    with _schema() as url:
+        async with _entered_async(url) as saver:
+            yield saver
+
+
+@contextmanager
+def _schema() -> Generator[str]:
+    name, used = _SCHEMAS.take()
+    base = servers.postgres_url()
+    if used:
+        with psycopg.connect(base, autocommit=True) as connection:
+            connection.execute(SQL("DELETE FROM {}").format(Identifier(name, "thread")))
+    yield servers.with_options(base, schema=name)
+    _SCHEMAS.give(name)

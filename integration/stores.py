@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 
-STORES = ("memory", "files")
-"""One line for each further backend here, and one in `url_of`."""
+import subjects
+from milepost.testing import servers
+
+_URLS: dict[str, Callable[[Path], str]] = {
+    "memory": lambda _: "memory:",
+    "files": lambda folder: f"file:{folder.as_posix()}/store",
+    "postgres": lambda folder: servers.with_options(subjects.required(servers.postgres_url), schema=_name(folder)),
+}
+
+STORES = tuple(_URLS)
 
 
 def url_of(store: str, folder: Path) -> str:
     """The URL of a store of this kind that is the test's own, and empty at first."""
-    return {
-        "memory": "memory:",
-        "files": f"file:{folder.as_posix()}/store",
-    }[store]
+    return _URLS[store](folder)
+
+
+def _name(folder: Path) -> str:
+    """A name for what a folder's tests store on a server."""
+    return "at_" + sha256(str(folder).encode()).hexdigest()[:16]

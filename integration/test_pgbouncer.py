@@ -38,7 +38,7 @@ def test_the_sessions_are_shared_and_nothing_is_prepared() -> None:
     with psycopg.connect(url, autocommit=True) as connection:
         shared: Any = connection.execute("SELECT pg_backend_pid()").fetchone()
         assert shared[0] != connection.info.backend_pid, "this is no pooler in transaction mode"
-        with milepost.connect(f"{url}&schema=bounced_unprepared") as saver:
+        with milepost.connect(servers.with_options(url, schema="bounced_unprepared")) as saver:
             saver.setup()
             assert saver.get_tuple({"configurable": {"thread_id": "t"}}) is None
             # Each of the few sessions there are.

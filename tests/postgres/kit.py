@@ -19,6 +19,7 @@ import pytest
 from milepost.flavour import run
 from milepost.saver import Saver
 from milepost.store import CheckpointRow, Pack, Put, Span, Store, WriteRow
+from milepost.testing import servers
 from milepost_postgres import PostgresBackend
 
 NAME = "milepost-test"
@@ -34,9 +35,7 @@ class Place:
 
     def url(self, **options: Any) -> str:
         """For `milepost.connect`."""
-        given = {"schema": self.schema, "application_name": NAME, **options}
-        joint = "&" if "?" in self.base else "?"
-        return self.base + joint + "&".join(f"{name}={value}" for name, value in given.items())
+        return servers.with_options(self.base, schema=self.schema, application_name=NAME, **options)
 
     def backend(self, **options: Any) -> PostgresBackend:
         given = {"schema": self.schema, "application_name": NAME, **options}

@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, Self
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 POSTGRES_URL: Final = "MILEPOST_TEST_POSTGRES_URL"
 _START: Final = 60.0
@@ -58,6 +58,11 @@ def postgres_binaries() -> list[Path]:
     if on_path := shutil.which("initdb"):
         found.append(Path(on_path).resolve().parent)
     return [folder for folder in dict.fromkeys(found) if (folder / "postgres").exists()]
+
+
+def with_options(url: str, **options: object) -> str:
+    """`url` with more in its query."""
+    return url + ("&" if "?" in url else "?") + urlencode(options)
 
 
 class Postgres:
