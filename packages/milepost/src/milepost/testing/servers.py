@@ -26,7 +26,8 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 POSTGRES_URL: Final = "MILEPOST_TEST_POSTGRES_URL"
 _START: Final = 60.0
 """Seconds that a server may take to start."""
-_QUICK: Final = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+QUICK: Final = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+"""Settings of a server whose data need not outlive it."""
 
 
 class MissingServer(LookupError):
@@ -41,7 +42,7 @@ def postgres_url() -> str:
 
 @functools.cache
 def _session_postgres() -> Postgres:
-    server = Postgres(settings=_QUICK)
+    server = Postgres(settings=QUICK)
     atexit.register(server.stop)
     return server.start()
 

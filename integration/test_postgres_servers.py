@@ -1,0 +1,131 @@
+"""Postgres servers as they come: of other versions, killed and started again under load."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar
+
+import milepost
+import milepost_postgres
+import pytest
+import subjects
+from milepost.errors import Unavailable
+from milepost.saver import Saver
+from milepost.testing import at, checkpoint, servers
+from milepost.testing.suite import Everything
+
+BINARIES = servers.postgres_binaries()
+"""The first of them is what all other tests use."""
+
+
+@functools.cache
+def other_url() -> str:
+    """A server of the oldest version that this machine has."""
+    if len(BINARIES) < 2:
+        raise servers.MissingServer("there is one version of PostgreSQL: install postgresql from your system too")
+    server = servers.Postgres(BINARIES[-1], servers.QUICK)
+    atexit.register(server.stop)
+    return server.start().url()
+
+
+class Older(subjects.Postgres):
+    """The Postgres store on a server of another version."""
+
+    server: ClassVar[Callable[[], str]] = staticmethod(other_url)
+    _schemas: ClassVar[servers.Names] = servers.Names("older")
+
+
+class TestOlderPostgres(Everything):
+    subject = Older
+
+
+def name(number: int) -> str:
+    return f"{number:05}"
+
+
+class Writer(threading.Thread):
+    """Puts one checkpoint after another, each with one message more, and notes which were acknowledged."""
+
+    def __init__(self, saver: Saver, thread: str, ended: threading.Event) -> None:
+        super().__init__(daemon=True)
+        self._saver = saver
+        self._ended = ended
+        self.id = thread
+        self.acknowledged = 0
+        self.failures = 0
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            while not self._ended.is_set():
+                try:
+                    self._step(self.acknowledged + 1)
+                except Unavailable:
+                    self.failures += 1
+                    time.sleep(0.01)
+        except BaseException as exc:
+            self.error = exc
+
+    def _step(self, number: int) -> None:
+        above = at(self.id, "", name(number - 1) if number > 1 else None)
+        messages = [f"message {each} " * 20 for each in range(number)]
+        self._saver.put(above, checkpoint(name(number), {"m": messages}), {"step": number}, {"m": number})
+        self._saver.put_writes(at(self.id, "", name(number)), [("m", f"written {number}")], "task")
+        self.acknowledged = number
+
+
+@pytest.mark.parametrize("binaries", BINARIES, ids=lambda path: path.parent.name)
+def test_a_server_that_is_killed_under_load_loses_nothing_acknowledged(binaries: Path) -> None:
+    with servers.Postgres(binaries) as server, milepost.connect(server.url()) as saver:
+        saver.setup()
+        ended = threading.Event()
+        writers = [Writer(saver, f"t{number}", ended) for number in range(6)]
+        for writer in writers:
+            writer.start()
+        for _ in range(3):
+            before = [writer.acknowledged for writer in writers]
+            wait_until(lambda before=before: all(w.acknowledged >= b + 3 for w, b in zip(writers, before, strict=True)))
+            server.kill()
+            failed = [writer.failures for writer in writers]
+            wait_until(lambda failed=failed: all(w.failures > f for w, f in zip(writers, failed, strict=True)))
+            server.restart()
+        before = [writer.acknowledged for writer in writers]
+        wait_until(lambda: all(w.acknowledged >= b + 3 for w, b in zip(writers, before, strict=True)))
+        ended.set()
+        for writer in writers:
+            writer.join()
+            assert writer.error is None
+        with milepost.connect(server.url()) as reader:
+            for writer in writers:
+                for number in range(1, writer.acknowledged + 1):
+                    found = reader.get_tuple(at(writer.id, "", name(number)))
+                    assert found is not None, f"checkpoint {number} of {writer.acknowledged} is lost"
+                    assert len(found.checkpoint["channel_values"]["m"]) == number
+                    assert found.pending_writes == [("task", "m", f"written {number}")]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)
+
+
+def test_a_store_that_outlives_its_server(tmp_path: Path) -> None:
+    """The saver is opened before there is a server, and used while there is none."""
+    with servers.Postgres() as server:
+        backend = milepost_postgres.open_backend(server.url())
+        server.kill()
+        with Saver(backend) as saver:
+            with pytest.raises(Unavailable):
+                saver.get_tuple(at("t"))
+            server.restart()
+            assert saver.get_tuple(at("t")) is None
+            saver.put(at("t"), checkpoint("1", {"x": 1}), {}, {"x": 1})
+            server.restart()
+            assert saver.get_tuple(at("t")) is not None
