@@ -1,0 +1,195 @@
+"""The two ports of the Redis store: one verb, "carry out this request", with its retries and its errors."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from redis.exceptions import NoScriptError
+
+from milepost_redis.lines import AsyncSource
+from milepost_redis.request import Request
+from milepost_redis.sources import Source, Words
+from milepost_redis.trouble import FAILURES, closed, translate, trouble, undurable
+
+_TRIES: Final = 4
+_PAUSES: Final = (0.0, 0.05, 0.25)
+"""Seconds before each further try."""
+
+
+@dataclass(frozen=True, slots=True)
+class Durability:
+    """What a write waits for after it was carried out."""
+
+    option: str
+    command: tuple[bytes, ...] = ()
+    """The command that waits."""
+    needed: int = 0
+
+    def reached(self, reply: Any) -> int:
+        """How many confirmed; in the reply to WAITAOF, the server itself comes first."""
+        return int(reply[0] if isinstance(reply, list) else reply)
+
+
+class _Talk:
+    """One request: what is to be sent, and what its replies mean."""
+
+    def __init__(self, request: Request, durability: Durability) -> None:
+        self._request = request
+        self._waits = durability if request.writes and durability.command else None
+        self._failed = 0
+        self.whole = False
+        """Whether scripts go with their text."""
+
+    def commands(self) -> list[Words]:
+        commands: list[Words] = [step.words(whole=self.whole) for step in self._request.steps]
+        if self._waits:
+            commands.append(self._waits.command)
+        return commands
+
+    def answers(self, replies: list[Any]) -> list[Any] | None:
+        """The answers; None when the server does not know a script and the request has to go once more."""
+        for reply in replies:
+            if isinstance(reply, NoScriptError) and not self.whole:
+                self.whole = True
+                return None
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
+        if self._waits:
+            got = self._waits.reached(replies.pop())
+            if got < self._waits.needed:
+                raise undurable(self._request.op, self._waits.option, got)
+        return replies
+
+    def again(self, exc: BaseException) -> float | None:
+        """How many seconds to wait before another try, or None when `exc` is final."""
+        self._failed += 1
+        if self._failed >= _TRIES or not trouble(exc).again:
+            return None
+        return _PAUSES[self._failed - 1]
+
+
+class Engine:
+    """What the blocking stores of a backend share: it carries out requests in the calling thread."""
+
+    def __init__(self, source: Source, durability: Durability) -> None:
+        self._source = source
+        self._durability = durability
+
+    def call(self, request: Request) -> list[Any]:
+        talk = _Talk(request, self._durability)
+        fresh = False
+        while True:
+            try:
+                answers = talk.answers(self._source.talk(talk.commands(), fresh=fresh))
+            except FAILURES as exc:
+                pause = talk.again(exc)
+                if pause is None:
+                    raise translate(exc, request.op) from exc
+                fresh = True
+            else:
+                if answers is not None:
+                    return answers
+                pause = 0.0
+            time.sleep(pause)
+
+    def close(self) -> None:
+        self._source.close()
+
+
+class AsyncEngine:
+    """What the async stores of one event loop share."""
+
+    def __init__(self, source: AsyncSource, durability: Durability) -> None:
+        self._source = source
+        self._durability = durability
+        self._loop = asyncio.get_running_loop()
+
+    async def call(self, request: Request) -> list[Any]:
+        talk = _Talk(request, self._durability)
+        fresh = False
+        while True:
+            try:
+                answers = talk.answers(await self._source.talk(talk.commands(), fresh=fresh))
+            except FAILURES as exc:
+                pause = talk.again(exc)
+                if pause is None:
+                    raise translate(exc, request.op) from exc
+                fresh = True
+            else:
+                if answers is not None:
+                    return answers
+                pause = 0.0
+            await asyncio.sleep(pause)
+
+    def close(self) -> None:
+        """Begin to close, from any thread."""
+        loop = self._loop
+        if loop.is_closed():
+            return
+        try:
+            running = asyncio.get_running_loop() is loop
+        except RuntimeError:
+            running = False
+        if running:
+            _keep(loop.create_task(self.aclose()))
+        elif loop.is_running():
+            loop.call_soon_threadsafe(lambda: _keep(loop.create_task(self.aclose())))
+
+    async def aclose(self) -> None:
+        await self._source.close()
+
+    def is_here(self) -> bool:
+        """Whether this is the engine of the running loop."""
+        return self._loop is asyncio.get_running_loop()
+
+    def is_over(self) -> bool:
+        """Whether its loop is closed."""
+        return self._loop.is_closed()
+
+
+class BlockingPort:
+    """`milepost.store.Port` over the blocking engine of a backend, made when it is first used."""
+
+    def __init__(self, engine: Callable[[], Engine]) -> None:
+        self._engine = engine
+        self._closed = False
+
+    async def call(self, request: object) -> Sequence[Any]:
+        assert isinstance(request, Request)
+        if self._closed:
+            raise closed()
+        return self._engine().call(request)
+
+    def close(self) -> None:
+        self._closed = True
+
+
+class AsyncPort:
+    """`milepost.store.Port` over the engine of the running event loop."""
+
+    def __init__(self, engine: Callable[[], AsyncEngine]) -> None:
+        self._engine = engine
+        self._closed = False
+
+    async def call(self, request: object) -> Sequence[Any]:
+        assert isinstance(request, Request)
+        if self._closed:
+            raise closed()
+        return await self._engine().call(request)
+
+    def close(self) -> None:
+        self._closed = True
+
+
+_closing: set[asyncio.Task[None]] = set()
+
+
+def _keep(task: asyncio.Task[None]) -> None:
+    """A task that nobody refers to may vanish before it has run."""
+    _closing.add(task)
+    task.add_done_callback(_closing.discard)

@@ -1,0 +1,260 @@
+"""Where async requests go. Connections of our own carry the requests of many tasks at once: those that come while a
+reply is waited for go out together, when it is there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Protocol, TypeVar
+
+from redis.exceptions import ConnectionError as Disconnected
+from redis.exceptions import ResponseError
+from redis.exceptions import TimeoutError as TooLate
+
+from milepost_redis.sources import Words
+from milepost_redis.trouble import FAILURES, closed
+
+T = TypeVar("T")
+
+
+class AsyncSource(Protocol):
+    """Carries out commands for tasks of one event loop."""
+
+    async def talk(self, commands: Sequence[Words], *, fresh: bool = False) -> list[Any]:
+        """As `milepost_redis.sources.Source.talk`. Cancelled, it ends when the replies are there."""
+        ...
+
+    def close(self) -> Awaitable[None]:
+        """Begin to close, from the event loop; awaited, it is done."""
+        ...
+
+
+class _Job:
+    """The commands of one request on their way."""
+
+    __slots__ = ("commands", "ended", "error", "replies", "waiter")
+
+    def __init__(self, commands: Sequence[Words], loop: asyncio.AbstractEventLoop) -> None:
+        self.commands = commands
+        self.replies: list[Any] = []
+        self.error: BaseException | None = None
+        self.waiter: asyncio.Future[None] = loop.create_future()
+        self.ended = False
+
+    def finish(self, error: BaseException | None = None) -> None:
+        if not self.ended:
+            self.ended = True
+            self.error = error
+            if not self.waiter.done():
+                self.waiter.set_result(None)
+
+    async def result(self) -> list[Any]:
+        """The replies. A cancelled task waits for them too: what was sent is carried out, and must not be later."""
+        cancelled: asyncio.CancelledError | None = None
+        while not self.ended:
+            try:
+                await self.waiter
+            except asyncio.CancelledError as exc:
+                cancelled = exc
+                self.waiter = asyncio.get_running_loop().create_future()
+        if cancelled is not None:
+            raise cancelled
+        if self.error is not None:
+            raise self.error
+        return self.replies
+
+
+class _Line:
+    """One connection, and the task that talks over it while there is anything to say."""
+
+    def __init__(self, connection: Any, timeout: float, most: int) -> None:
+        self._connection = connection
+        self._timeout = timeout
+        self._most = most
+        self._queue: list[_Job] = []
+        self._task: asyncio.Task[None] | None = None
+        self._stale = False
+        self.waiting = 0
+
+    def submit(self, job: _Job, *, fresh: bool) -> None:
+        self._queue.append(job)
+        self._stale = self._stale or fresh
+        self.waiting += 1
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        jobs: list[_Job] = []
+        try:
+            while self._queue:
+                jobs, self._queue = self._queue[: self._most], self._queue[self._most :]
+                try:
+                    if self._stale:
+                        self._stale = False
+                        await self._connection.disconnect(nowait=True)
+                    async with asyncio.timeout(self._timeout):
+                        await self._converse(jobs)
+                except TimeoutError:
+                    await self._drop(jobs, TooLate(f"no reply within {self._timeout:g} s"))
+                except FAILURES as exc:
+                    await self._drop(jobs, exc)
+        finally:
+            self._task = None
+            # The loop is being stopped, and this task with it.
+            for job in (*jobs, *self._queue):
+                self._end(job, Disconnected("the event loop was stopped"))
+            self._queue.clear()
+
+    async def _converse(self, jobs: Sequence[_Job]) -> None:
+        connection = self._connection
+        packed = [part for job in jobs for words in job.commands for part in connection.pack_command(*words)]
+        await connection.send_packed_command([b"".join(packed)], check_health=False)
+        for job in jobs:
+            for _ in job.commands:
+                try:
+                    job.replies.append(await connection.read_response(disable_decoding=True))
+                except ResponseError as exc:
+                    job.replies.append(exc)
+            self._end(job)
+
+    async def _drop(self, jobs: Sequence[_Job], error: BaseException) -> None:
+        await self._connection.disconnect(nowait=True)
+        for job in jobs:
+            self._end(job, error)
+
+    def _end(self, job: _Job, error: BaseException | None = None) -> None:
+        if not job.ended:
+            self.waiting -= 1
+            job.finish(error)
+
+    async def close(self) -> None:
+        task = self._task
+        if task is not None:
+            await asyncio.wait([task])
+        await self._connection.disconnect()
+
+
+class Lines:
+    """The connections of our own of one event loop, few of them: each carries any number of requests."""
+
+    def __init__(self, make: Callable[[], Any], size: int, timeout: float, most: int = 64) -> None:
+        self._make = make
+        self._size = size
+        self._timeout = timeout
+        self._most = most
+        self._lines: list[_Line] = []
+        self._closed = False
+        self._guard: AsyncGenerator[None] | None = None
+
+    async def talk(self, commands: Sequence[Words], *, fresh: bool = False) -> list[Any]:
+        if self._guard is None:
+            # A loop that ends closes its generators: so the connections are closed with it, if nobody did it before.
+            self._guard = self._until_shutdown()
+            await anext(self._guard)
+        if self._closed:
+            raise closed()
+        job = _Job(commands, asyncio.get_running_loop())
+        self._line().submit(job, fresh=fresh)
+        return await job.result()
+
+    def _line(self) -> _Line:
+        best = min(self._lines, key=lambda line: line.waiting, default=None)
+        if best is None or (best.waiting and len(self._lines) < self._size):
+            best = _Line(self._make(), self._timeout, self._most)
+            self._lines.append(best)
+        return best
+
+    async def _until_shutdown(self) -> AsyncGenerator[None]:
+        try:
+            yield
+        finally:
+            await self._close_lines()
+
+    async def _close_lines(self) -> None:
+        self._closed = True
+        while self._lines:
+            await self._lines.pop().close()
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._guard is not None:
+            await self._guard.aclose()
+
+
+class AsyncBorrowed:
+    """The connections of an async client that the application owns: standalone or behind sentinels."""
+
+    def __init__(self, client: Any) -> None:
+        self._pool = client.connection_pool
+
+    async def talk(self, commands: Sequence[Words], *, fresh: bool = False) -> list[Any]:
+        return await whole(self._talk(commands, fresh=fresh))
+
+    async def _talk(self, commands: Sequence[Words], *, fresh: bool) -> list[Any]:
+        pool = self._pool
+        connection = await pool.get_connection()
+        try:
+            if fresh:
+                await connection.disconnect(nowait=True)
+            packed = [part for words in commands for part in connection.pack_command(*words)]
+            await connection.send_packed_command([b"".join(packed)], check_health=False)
+            replies: list[Any] = []
+            for _ in commands:
+                try:
+                    replies.append(await connection.read_response(disable_decoding=True))
+                except ResponseError as exc:
+                    replies.append(exc)
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+        else:
+            return replies
+        finally:
+            await pool.release(connection)
+
+    async def close(self) -> None:
+        """The client stays open."""
+
+
+class AsyncRouted:
+    """An async cluster client."""
+
+    def __init__(self, client: Any, *, owned: bool) -> None:
+        self._client = client
+        self._owned = owned
+
+    async def talk(self, commands: Sequence[Words], *, fresh: bool = False) -> list[Any]:
+        return await whole(self._talk(commands))
+
+    async def _talk(self, commands: Sequence[Words]) -> list[Any]:
+        replies: list[Any] = []
+        for words in commands:
+            try:
+                replies.append(await self._client.execute_command(*words, NEVER_DECODE=True))
+            except ResponseError as exc:
+                replies.append(exc)
+        return replies
+
+    async def close(self) -> None:
+        if self._owned:
+            await self._client.aclose()
+
+
+async def whole(work: Coroutine[Any, Any, T]) -> T:
+    """Carry out `work` to its end, even if the task that waits for it is cancelled meanwhile."""
+    task = asyncio.get_running_loop().create_task(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as exc:
+            if task.cancelled():
+                raise
+            cancelled = exc
+        except Exception:
+            break  # told below
+    if cancelled is not None:
+        if not task.cancelled():
+            task.exception()
+        raise cancelled
+    return task.result()

@@ -1,0 +1,93 @@
+-- How a checkpoint is read: its writes, and the packs that it and they refer to.
+
+local CHUNK = 256
+local PACKS, BYTES = 4096, 16777216
+
+-- Fields by their names, a bounded number at a time: what `unpack` takes is limited.
+local function fields(names, first, last)
+  return call('HMGET', DATA, unpack(names, first, last))
+end
+
+-- Appends the pending writes of a checkpoint to `found`: all, or those to the channels that `wanted` has as keys.
+local function writes_of(place, found, wanted)
+  local directory = call('HGET', DATA, 'd' .. place)
+  if not directory then
+    return
+  end
+  local names = {}
+  for at = 1, #directory, 17 do
+    names[#names + 1] = 'w' .. place .. '\0' .. string.sub(directory, at, at + 15)
+  end
+  for first = 1, #names, CHUNK do
+    for _, value in ipairs(fields(names, first, math.min(first + CHUNK - 1, #names))) do
+      if value and (not wanted or wanted[struct.unpack('>I4c0', value)]) then
+        found[#found + 1] = value
+      end
+    end
+  end
+end
+
+local function spans_of_row(value)
+  local _, _, _, spans = struct.unpack('>dI4c0I4c0I4c0', value)
+  return spans
+end
+
+local function spans_of_write(value)
+  local _, _, _, _, spans = struct.unpack('>I4c0I4c0I4c0i4I4c0', value)
+  return spans
+end
+
+-- Adds to `names` the members of all packs that may overlap `spans`: groups of a writer, a number of spans, and for each
+-- its first item and the one after its last.
+local function find_packs(spans, names)
+  local at = 1
+  while at <= #spans do
+    local writer, count
+    writer, count, at = struct.unpack('>c8I4', spans, at)
+    writer = 'p' .. writer
+    for _ = 1, count do
+      local first, past
+      first, past, at = struct.unpack('c8c8', spans, at)
+      first = writer .. first
+      local found = call('ZRANGEBYLEX', ORDER, '[' .. first, '(' .. writer .. past)
+      if not found[1] or string.sub(found[1], 1, 17) ~= first then
+        local before = call('ZREVRANGEBYLEX', ORDER, '(' .. first, '[' .. writer, 'LIMIT', 0, 1)[1]
+        if before then
+          found[#found + 1] = before
+        end
+      end
+      for _, member in ipairs(found) do
+        if not names[member] then
+          names[member] = true
+          names[#names + 1] = member
+        end
+      end
+    end
+  end
+end
+
+-- Members and data of the packs, and the members that would have been too much for one script.
+local function read_packs(members)
+  local packs, rest, bytes = {}, {}, 0
+  for first = 1, #members, CHUNK do
+    local last = math.min(first + CHUNK - 1, #members)
+    if first > PACKS or bytes > BYTES then
+      for at = first, #members do
+        rest[#rest + 1] = members[at]
+      end
+      break
+    end
+    local names = {}
+    for at = first, last do
+      names[#names + 1] = string.sub(members[at], 1, 17)
+    end
+    for number, data in ipairs(fields(names, 1, #names)) do
+      if data then
+        packs[#packs + 1] = members[first + number - 1]
+        packs[#packs + 1] = data
+        bytes = bytes + #data
+      end
+    end
+  end
+  return packs, rest
+end

@@ -1,0 +1,45 @@
+-- Store a checkpoint and the packs it newly needs; or say that its generation is over, or its past deleted.
+-- uses: _thread _rows _dead
+-- ARGV: ttl, generation or '', fresh generation, thread, ns, id, parent, rest of the row, number of ids that it descends
+--       from, these, then member and data of each pack
+
+local ttl, generation, fresh, thread, ns, id, parent, rest = unpack(ARGV, 1, 8)
+local head, trouble = open()
+if trouble then
+  return {trouble}
+end
+local packs = 10 + ARGV[9]
+local dead = first_dead(ns, {unpack(ARGV, 10, packs - 1)})
+if dead then
+  return {'dead', dead}
+end
+if generation ~= '' and (not head or generation ~= head.generation) then
+  return {'stale', head and head.generation or ''}
+end
+head = head or begin(thread, fresh)
+for at = packs, #ARGV, 2 do
+  keep_pack(head, ARGV[at], ARGV[at + 1])
+end
+local field = 'r' .. ns .. '\0' .. id
+local old = call('HGET', DATA, field)
+if old then
+  local at, key = row_of(old, id)
+  local value = row_value(at, key, id, parent, rest)
+  call('HSET', DATA, field, value)
+  head.bytes = head.bytes + #value - #old
+else
+  local above
+  if parent ~= '' then
+    above = string.sub(parent, 2)
+    local value = call('HGET', DATA, 'r' .. ns .. '\0' .. above)
+    if value then
+      local _, key = row_of(value, above)
+      above = key
+    end
+  end
+  enter(head, ns, id, clock(), sort_key(id, above), parent, rest)
+end
+head.waits = 0
+close(head)
+expire(ttl)
+return {'ok', head.generation, head.made and 1 or 0}

@@ -1,0 +1,47 @@
+-- Everything of a thread, in one part if that is not too much: checkpoints and writes without one, each with its writes,
+-- and packs.
+-- uses: _thread _reading
+-- ARGV: what is still to come, of k (checkpoints), q (writes without one) and p (packs); the member of the first of them
+--       after which to begin or ''; limit; 1 if the data of packs is wanted
+
+local kinds, after, limit, wants = unpack(ARGV, 1, 4)
+local head, trouble = open()
+if trouble then
+  return {trouble}
+end
+if not head then
+  return {'none'}
+end
+local snapshots, packs, room = {}, {}, tonumber(limit)
+while kinds ~= '' and room > 0 do
+  local kind = string.sub(kinds, 1, 1)
+  local members = call('ZRANGEBYLEX', ORDER, after ~= '' and '(' .. after or '[' .. kind, past(kind), 'LIMIT', 0, room)
+  local more = #members == room
+  room = room - #members
+  after = members[#members]
+  if kind == 'p' and wants == '1' then
+    local rest
+    packs, rest = read_packs(members)
+    if #rest > 0 then
+      more, room = true, 0
+      after = packs[#packs - 1]
+    end
+  elseif kind == 'p' then
+    packs = members
+  else
+    for _, member in ipairs(members) do
+      local place = string.sub(member, 2)
+      if kind == 'k' then
+        local ns, _, id = named(member)
+        place = ns .. '\0' .. id
+      end
+      local snapshot = {place, kind == 'k' and call('HGET', DATA, 'r' .. place) or ''}
+      writes_of(place, snapshot)
+      snapshots[#snapshots + 1] = snapshot
+    end
+  end
+  if not more then
+    kinds, after = string.sub(kinds, 2), ''
+  end
+end
+return {'ok', token(head), snapshots, packs, kinds, after or ''}

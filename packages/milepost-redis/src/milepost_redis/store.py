@@ -1,0 +1,545 @@
+"""The verbs of the Redis store. Each is one script, or bounded batches of one; what lies where says lua/_thread.lua."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from typing import Any, Final, TypeVar, cast
+
+from milepost.errors import Conflict, InvalidConfig, ThreadDeleted, Unavailable
+from milepost.observe import log
+from milepost.store import (
+    TOMBSTONE_IDS,
+    Batch,
+    Chart,
+    CheckpointRow,
+    Drop,
+    Loaded,
+    Pack,
+    Port,
+    Put,
+    Query,
+    Snapshot,
+    Span,
+    Stats,
+    ThreadPage,
+    ThreadRow,
+    WriteRow,
+    Wrote,
+    merge_spans,
+)
+
+from milepost_redis import wire
+from milepost_redis.listing import Found, Lister
+from milepost_redis.request import Call, Command, Request, Step
+from milepost_redis.scripts import scripts
+from milepost_redis.trouble import lost, newer
+from milepost_redis.wire import Tag
+
+T = TypeVar("T")
+
+_BATCH: Final = 500
+"""How many parts of a thread one script takes or hands out."""
+_VOLUME: Final = 4 << 20
+"""Bytes of packs after which a batch is full."""
+_TRIES: Final = 8
+_OLDEST: Final = (6, 2)
+_TOMBSTONE_LIFE: Final = 7 * 24 * 3600 * 1000
+"""Milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where a store's keys are, and how long they live."""
+
+    prefix: str = "milepost"
+    ttl: bytes = b""
+    """Milliseconds after its last use when a thread expires, or nothing."""
+    refreshes: bool = False
+    """Whether reading a thread counts as use."""
+    exempts: bool = False
+    """Whether a thread that waits for somebody does not expire."""
+    spread: bool = False
+    """Whether the index of threads may lie on another node than a thread."""
+    volatile: bool = False
+    """Whether it is meant that nothing is kept on a disk."""
+    looked: list[str] = field(default_factory=list, compare=False)
+    """The versions of the server that were seen."""
+
+    def tag(self, thread: str) -> Tag:
+        return Tag(self.prefix, thread)
+
+
+class RedisStore:
+    """`milepost.store.Store` over two keys per thread, behind a port whose requests are `Request`."""
+
+    def __init__(self, layout: Layout, port: Port, close: Callable[[], None]) -> None:
+        self._layout = layout
+        self._index = wire.index_key(layout.prefix)
+        self._port = port
+        self._close = close
+        self._lister = Lister(layout.prefix, self._index, self._steps)
+
+    async def setup(self) -> None:
+        """There is nothing to create. The server is looked at, and what speaks against it is logged, once."""
+        (found,) = await self._steps("set up", Call(scripts()["look"], (self._index,), ()))
+        version, maxmemory, policy, keeps_log = (part.decode() for part in found)
+        if tuple(map(int, version.split(".")[:2])) < _OLDEST:
+            raise InvalidConfig(
+                f"Redis {version} is too old: 6.2 is the oldest that will do", what="url", value=version
+            )
+        layout = self._layout
+        if layout.looked:
+            return
+        layout.looked.append(version)
+        if maxmemory not in ("", "0") and policy != "noeviction":
+            log.warning(
+                "the Redis server evicts keys when its memory is full (maxmemory-policy %s): threads will be lost. Set "
+                "it to noeviction.",
+                policy,
+            )
+        if keeps_log == "0" and not layout.volatile:
+            log.warning(
+                "the Redis server keeps no append-only file: what it stored last, or everything, is lost when it stops. "
+                "Set appendonly to yes, or durability=memory to say that this is meant."
+            )
+
+    async def put(self, thread: str, row: CheckpointRow, packs: Sequence[Pack], generation: int | None) -> Put:
+        named = [id.encode() for id in (row.parent, *row.ancestors) if id]
+        reply = await self._write(
+            "put a checkpoint",
+            "put",
+            thread,
+            self._layout.ttl,
+            wire.generation(generation),
+            _fresh(),
+            thread.encode(),
+            row.ns.encode(),
+            row.id.encode(),
+            wire.parent(row.parent),
+            wire.rest(row),
+            b"%d" % len(named),
+            *named,
+            *_flat(packs),
+        )
+        status = self._status(thread, reply, f"checkpoint {row.id!r}")
+        if status == b"ok" and reply[2]:
+            await self._enrol(thread)
+        return Put(status == b"stale", wire.number(reply[1]))
+
+    async def put_writes(
+        self, thread: str, ns: str, checkpoint: str, rows: Sequence[WriteRow], generation: int | None
+    ) -> Wrote:
+        arguments: list[bytes] = []
+        for row in rows:
+            pack = (b"", b"") if row.pack is None else (wire.member(row.pack), row.pack.data)
+            arguments += (*wire.write_arguments(row), *pack)
+        reply = await self._write(
+            "put pending writes",
+            "put_writes",
+            thread,
+            self._layout.ttl,
+            wire.generation(generation),
+            _fresh(),
+            thread.encode(),
+            ns.encode(),
+            checkpoint.encode(),
+            b"1" if self._layout.exempts else b"",
+            *arguments,
+        )
+        if self._status(thread, reply, f"writes of checkpoint {checkpoint!r}") == b"stale":
+            return Wrote(True, wire.number(reply[1]), ())
+        if reply[2]:
+            await self._enrol(thread)
+        return Wrote(False, wire.number(reply[1]), tuple(map(bool, reply[3])))
+
+    async def get(self, thread: str, ns: str, id: str | None) -> Loaded | None:
+        at = (b"latest", ns.encode()) if id is None else (b"named", wire.place(ns, id))
+        for _ in range(_TRIES):
+            call = self._read_call("get", thread, self._read_ttl(), b"", b"1", *at)
+            reply = (await self._steps("read a checkpoint", call))[0]
+            if self._status(thread, reply) == b"none" or not reply[2]:
+                return None
+            packs = await self._rest(thread, reply[1], reply[3], reply[4])
+            if packs is not None:
+                return Loaded(tuple(_snapshots(thread, reply[1], reply[2])), {thread: packs})
+        raise self._restless(thread)
+
+    async def page(self, query: Query, after: tuple[str, ...] | None, limit: int, *, items: bool = True) -> Loaded:
+        found, cursor, damage = await self._lister.find(query, after, min(limit, _BATCH))
+        by_thread: dict[str, list[Found]] = {}
+        for entry in found:
+            by_thread.setdefault(entry.thread, []).append(entry)
+        snapshots: dict[tuple[str, str, str], Snapshot] = {}
+        packs: dict[str, Sequence[Pack]] = {}
+        for thread, entries in by_thread.items():
+            places = [wire.place(entry.ns, entry.id) for entry in entries]
+            loaded = await self._named(thread, places, items=items)
+            packs |= loaded.packs
+            snapshots |= {(thread, snapshot.row.ns, snapshot.row.id): snapshot for snapshot in loaded.snapshots}
+        places_found = [(entry.thread, entry.ns, entry.id) for entry in found]
+        return Loaded(
+            snapshots=tuple(snapshots[at] for at in places_found if at in snapshots),
+            packs=packs,
+            cursor=cursor,
+            damage=damage,
+        )
+
+    async def _named(self, thread: str, places: Sequence[bytes], *, items: bool) -> Loaded:
+        """These checkpoints, and the packs of all of them. Their spans overlap, so they are merged before."""
+        for _ in range(_TRIES):
+            call = self._read_call("get", thread, self._read_ttl(), b"", b"", b"named", *places)
+            reply = (await self._steps("list checkpoints", call))[0]
+            if self._status(thread, reply) == b"none":
+                return Loaded((), {})
+            snapshots = _snapshots(thread, reply[1], reply[2])
+            if not items:
+                return Loaded(tuple(snapshots), {})
+            rows = (spans for one in snapshots for spans in (one.row.spans, *(write.spans for write in one.writes)))
+            packs = await self._fetch(thread, merge_spans(chain.from_iterable(rows)), reply[1])
+            if packs is not None:
+                return Loaded(tuple(snapshots), {thread: packs})
+        raise self._restless(thread)
+
+    async def lineage(
+        self,
+        thread: str,
+        ns: str,
+        id: str | None,
+        channels: Sequence[str] | None,
+        after: tuple[str, ...] | None,
+        limit: int,
+    ) -> Loaded | None:
+        start = id if after is None else after[0]
+        wanted = () if channels is None else tuple(channel.encode() for channel in channels)
+        for _ in range(_TRIES):
+            call = self._read_call(
+                "lineage",
+                thread,
+                self._read_ttl(),
+                ns.encode(),
+                (start or "").encode(),
+                b"1" if after is None else b"",
+                b"%d" % min(limit, _BATCH),
+                b"-1" if channels is None else b"%d" % len(wanted),
+                *wanted,
+            )
+            reply = (await self._steps("read a lineage", call))[0]
+            if self._status(thread, reply) == b"none":
+                return None
+            packs = await self._rest(thread, reply[1], reply[3], reply[4])
+            if packs is not None:
+                cursor = (reply[5].decode(),) if reply[5] else None
+                return Loaded(tuple(_snapshots(thread, reply[1], reply[2])), {thread: packs}, cursor)
+        raise self._restless(thread)
+
+    async def fetch(self, thread: str, spans: Sequence[Span]) -> Sequence[Pack]:
+        for _ in range(_TRIES):
+            packs = await self._fetch(thread, spans, b"")
+            if packs is not None:
+                return packs
+        raise self._restless(thread)
+
+    async def threads(self, after: tuple[str, ...] | None, limit: int) -> ThreadPage:
+        names = await self._lister.names(after[0] if after else None, min(limit, _BATCH))
+        calls = [self._read_call("heads", name, b"", b"%d" % _BATCH) for name in names]
+        replies = await self._steps("list threads", *calls) if calls else []
+        rows = [row for name, reply in zip(names, replies, strict=True) if (row := await self._summary(name, reply))]
+        return ThreadPage(tuple(rows), (names[-1],) if len(names) >= limit else None)
+
+    async def _summary(self, thread: str, reply: Any) -> ThreadRow | None:
+        if reply[0] == b"none":
+            return None
+        if reply[0] == b"lost":
+            # What is left of it cannot be told; that it is there can.
+            return ThreadRow(thread, "", 0, 0, 0, 0, 0.0, 0.0, waiting=False)
+        self._status(thread, reply)
+        head, heads = wire.head(reply[1]), list(reply[2])
+        while len(reply[2]) == _BATCH:
+            call = self._read_call("heads", thread, reply[2][-1][0] + wire.NUL, b"%d" % _BATCH)
+            reply = (await self._steps("list threads", call))[0]
+            if reply[0] != b"ok":
+                break
+            heads += reply[2]
+        # By descending namespace, so that the root, whose name is empty, comes last.
+        latest = b"" if not heads else heads[-1][1] if heads[-1][0] == b"" else heads[0][1]
+        return ThreadRow(
+            thread=thread,
+            head=latest.decode(),
+            namespaces=len(heads),
+            checkpoints=int(head.rows),
+            writes=int(head.writes),
+            bytes=int(head.bytes),
+            created_at=head.created,
+            updated_at=head.updated,
+            waiting=any(waits for _, _, waits in heads),
+        )
+
+    async def chart(self, thread: str) -> Chart | None:
+        for _ in range(_TRIES):
+            tokens, found, packs = await self._whole(thread)
+            if not found:
+                return None
+            if len(tokens) == 1:
+                token = tokens.pop()
+                return Chart(
+                    token=token.hex(),
+                    generation=wire.number(token[:8]),
+                    rows=tuple(wire.checkpoint(at, row) for at, row, *_ in found if row),
+                    writes={_named(at): tuple(map(wire.write, values)) for at, _, *values in found if values},
+                    packs=tuple(map(wire.span_of, packs)),
+                )
+        raise Conflict(
+            f"thread {thread!r} was written to {_TRIES} times while it was charted: try again", thread=thread
+        )
+
+    async def _whole(self, thread: str) -> tuple[set[bytes], list[Any], list[bytes]]:
+        """The states that the thread was in while it was read, its checkpoints and writes, and its packs by name."""
+        tokens: set[bytes] = set()
+        found: list[Any] = []
+        packs: list[bytes] = []
+        kinds, after = b"kqp", b""
+        while kinds and len(tokens) < 2:
+            reply = await self._walk("chart a thread", thread, kinds, after, _BATCH, items=False)
+            if reply[0] == b"none":
+                return tokens, [], []
+            _, token, snapshots, members, kinds, after = reply
+            tokens.add(token)
+            found += snapshots
+            packs += members
+        return tokens, found, packs
+
+    async def _walk(self, op: str, thread: str, kinds: bytes, after: bytes, room: int, *, items: bool) -> Any:
+        call = self._read_call("walk", thread, kinds, after, b"%d" % room, b"1" if items else b"")
+        reply = (await self._steps(op, call))[0]
+        self._status(thread, reply)
+        return reply
+
+    async def drop(self, thread: str, drop: Drop, token: str) -> bool:
+        """In one script, or in several where it is much. Each of them raises the generation, and the packs come last: so
+        nobody who reads in between can refer to a pack that goes."""
+        parents = [part for ns, id, to in drop.parents for part in (wire.place(ns, id), wire.parent(to))]
+        places = [wire.place(ns, id) for ns, id in drop.checkpoints]
+        gone = [wire.member(span) for span in drop.packs]
+        nothing: list[bytes] = []
+        if len(parents) + len(places) + len(gone) + len(drop.repacked) <= 2 * _BATCH:
+            batches = [(places, parents, gone, _flat(drop.repacked))]
+        else:
+            batches = [
+                *((nothing, part, nothing, nothing) for part in _slices(parents, 2 * _BATCH)),
+                *((part, nothing, nothing, nothing) for part in _slices(places, _BATCH)),
+                *((nothing, nothing, part, nothing) for part in _slices(gone, _BATCH)),
+                *((nothing, nothing, nothing, _flat([pack])) for pack in drop.repacked),
+            ]
+        current = bytes.fromhex(token)
+        for leaving, children, packs, repacked in batches:
+            counts = (b"%d" % len(leaving), b"%d" % (len(children) // 2), b"%d" % len(packs))
+            arguments = (current, _fresh(), *counts, *leaving, *children, *packs, *repacked)
+            reply = await self._write("drop checkpoints", "drop", thread, *arguments)
+            if self._status(thread, reply) == b"moved":
+                return False
+            if reply[2]:
+                await self._strike(thread)
+                return True
+            current = reply[1]
+        return True
+
+    async def delete_thread(self, thread: str) -> None:
+        life = b"%d" % max(_TOMBSTONE_LIFE, int(self._layout.ttl or b"0"))
+        reply = await self._write(
+            "delete a thread", "delete_thread", thread, life, b"%d" % TOMBSTONE_IDS, thread.encode()
+        )
+        if reply[1]:
+            await self._strike(thread)
+
+    async def export(self, thread: str, after: tuple[str, ...] | None, limit: int) -> Batch | None:
+        """Packs come before what refers to them; and once more at the end, if the thread was written to meanwhile."""
+        kinds, start, place = after or ("pkq", "", "")
+        reply = await self._walk(
+            "export a thread", thread, kinds.encode(), bytes.fromhex(place), min(limit, _BATCH), items=True
+        )
+        if reply[0] == b"none" and not start:
+            return None
+        current = reply[1].hex() if reply[0] == b"ok" else ""
+        start = start or current
+        if current[:16] != start[:16]:
+            raise Conflict(
+                f"thread {thread!r} was shortened while it was read: read it again from its beginning", thread=thread
+            )
+        _, _, found, packs, left, reached = reply
+        cursor = (left.decode(), start, reached.hex()) if left else None
+        if not left and current != start:
+            cursor = ("p", current, "")
+        return Batch(
+            rows=tuple(wire.checkpoint(at, row) for at, row, *_ in found if row),
+            writes=tuple((*_named(at), wire.write(value)) for at, _, *values in found for value in values),
+            packs=tuple(wire.packs(packs)),
+            cursor=cursor,
+        )
+
+    async def load(self, thread: str, batch: Batch) -> None:
+        parts: list[tuple[bytes, ...]] = [(b"p", wire.member(pack), pack.data) for pack in batch.packs]
+        parts += ((b"w", ns.encode(), id.encode(), *wire.write_arguments(row)) for ns, id, row in batch.writes)
+        parts += (
+            (
+                b"r",
+                row.ns.encode(),
+                row.id.encode(),
+                wire.time(row.at),
+                row.key.encode(),
+                wire.parent(row.parent),
+                wire.rest(row),
+            )
+            for row in batch.rows
+        )
+        for some in _volumes(parts):
+            arguments = [word for part in some for word in part]
+            reply = await self._write(
+                "load a thread", "load", thread, self._layout.ttl, _fresh(), thread.encode(), *arguments
+            )
+            self._status(thread, reply)
+            if reply[2]:
+                await self._enrol(thread)
+
+    async def stats(self, thread: str | None) -> Stats:
+        total = Stats(0, 0, 0, 0, 0)
+        after: str | None = None
+        while True:
+            names = await self._lister.names(after, _BATCH) if thread is None else [thread]
+            tags = map(self._layout.tag, names)
+            lines = await self._steps("count", *(Command((b"HGET", tag.data, b"m")) for tag in tags)) if names else []
+            for line in lines:
+                if line is not None:
+                    head = wire.head(line)
+                    counted = (1, int(head.rows), int(head.writes), int(head.packs), int(head.bytes))
+                    total = Stats(*(sum(pair) for pair in zip(total, counted, strict=True)))
+            if thread is not None or len(names) < _BATCH:
+                return total
+            after = names[-1]
+
+    async def close(self) -> None:
+        self._close()
+
+    # Calls.
+
+    async def _steps(self, op: str, *steps: Step) -> list[Any]:
+        return cast("list[Any]", await self._port.call(Request(op, steps)))
+
+    async def _write(self, op: str, name: str, thread: str, *arguments: bytes) -> Any:
+        """Carry out a script that changes a thread. Where the index is on the same node, it has part in the script."""
+        tag = self._layout.tag(thread)
+        keys = (tag.data, tag.order, tag.tomb) if self._layout.spread else (tag.data, tag.order, tag.tomb, self._index)
+        steps: tuple[Step, ...] = (Call(scripts()[name], keys, arguments),)
+        replies = cast("list[Any]", await self._port.call(Request(op, steps, writes=True)))
+        return replies[0]
+
+    def _read_call(self, name: str, thread: str, *arguments: bytes) -> Call:
+        tag = self._layout.tag(thread)
+        return Call(scripts()[name], (tag.data, tag.order, tag.tomb), arguments)
+
+    def _read_ttl(self) -> bytes:
+        return self._layout.ttl if self._layout.refreshes else b""
+
+    def _status(self, thread: str, reply: Any, what: str = "") -> bytes:
+        """What a script answered, unless that is an error."""
+        status: bytes = reply[0]
+        if status == b"dead":
+            dead = reply[1].decode()
+            raise ThreadDeleted(
+                f"thread {thread!r} was deleted: {what} descends from its former checkpoint {dead!r} and was not "
+                "stored. Start a new run on the thread without a checkpoint id.",
+                thread=thread,
+                checkpoint=dead,
+            )
+        if status == b"lost":
+            raise lost(thread)
+        if status == b"new":
+            raise newer(thread)
+        return status
+
+    # The index.
+
+    async def _enrol(self, thread: str) -> None:
+        """Enter a thread that was just made, where its script could not do it."""
+        if self._layout.spread:
+            await self._steps("list a thread", Command((b"ZADD", self._index, b"0", thread.encode())))
+        if self._layout.ttl:
+            await self._lister.sweep()
+
+    async def _strike(self, thread: str) -> None:
+        """Take a thread out of the index that is gone, where its script could not do it."""
+        if self._layout.spread:
+            await self._lister.strike([thread])
+
+    # Packs.
+
+    async def _fetch(self, thread: str, spans: Sequence[Span], generation: bytes) -> list[Pack] | None:
+        """The packs that overlap `spans`; None when the thread was shortened meanwhile."""
+        if not spans:
+            return []
+        call = self._read_call("fetch", thread, generation, wire.spans(sorted(spans)))
+        reply = (await self._steps("read items", call))[0]
+        status = self._status(thread, reply)
+        if status != b"ok":
+            return None if status == b"stale" else []
+        return await self._rest(thread, reply[1], reply[2], reply[3])
+
+    async def _rest(self, thread: str, generation: bytes, first: Any, rest: Any) -> list[Pack] | None:
+        """The packs that a script handed out, and those that were too much for it."""
+        packs = wire.packs(first)
+        while rest:
+            call = self._read_call("fetch", thread, generation, b"", *islice(rest, 4096))
+            reply = (await self._steps("read items", call))[0]
+            if self._status(thread, reply) != b"ok":
+                return None
+            packs += wire.packs(reply[2])
+            rest = [*reply[3], *rest[4096:]]
+        return packs
+
+    def _restless(self, thread: str) -> Unavailable:
+        return Unavailable(
+            f"thread {thread!r} was changed {_TRIES} times while it was read: try again when it is quiet",
+            backend="redis",
+            op="read",
+        )
+
+
+def _fresh() -> bytes:
+    return wire.generation(secrets.randbits(63))
+
+
+def _flat(packs: Sequence[Pack]) -> list[bytes]:
+    return [part for pack in packs for part in (wire.member(pack), pack.data)]
+
+
+def _named(place: bytes) -> tuple[str, str]:
+    ns, _, id = place.decode().partition("\0")
+    return ns, id
+
+
+def _snapshots(thread: str, generation: bytes, found: Sequence[Any]) -> list[Snapshot]:
+    number = wire.number(generation)
+    return [
+        Snapshot(thread, wire.checkpoint(at, row), tuple(map(wire.write, values)), number) for at, row, *values in found
+    ]
+
+
+def _slices(parts: list[T], size: int) -> Iterator[list[T]]:
+    for at in range(0, len(parts), size):
+        yield parts[at : at + size]
+
+
+def _volumes(parts: Sequence[tuple[bytes, ...]]) -> Iterator[list[tuple[bytes, ...]]]:
+    """Runs of `parts` that are not too much for one script."""
+    some: list[tuple[bytes, ...]] = []
+    volume = 0
+    for part in parts:
+        if len(some) >= 2 * _BATCH or volume >= _VOLUME:
+            yield some
+            some, volume = [], 0
+        some.append(part)
+        volume += sum(map(len, part))
+    if some:
+        yield some

@@ -1,0 +1,253 @@
+"""How rows, spans and names are written as bytes. The Lua scripts read and write the same; see lua/_thread.lua."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Final, NamedTuple
+
+from milepost.store import CheckpointRow, Pack, Span, WriteRow
+
+Scalar = str | int | float | bool
+
+_LENGTH: Final = struct.Struct(">I")
+_TIME: Final = struct.Struct(">d")
+_IDX: Final = struct.Struct(">i")
+_SPAN: Final = struct.Struct(">QQ")
+_GROUP: Final = struct.Struct(">QI")
+_MEMBER: Final = struct.Struct(">cQQI")
+_HEAD: Final = struct.Struct(">BB8sddddddd")
+_GENERATION: Final = struct.Struct(">Q")
+
+NUL: Final = b"\0"
+WAITS: Final = "__interrupt__"
+"""The channel whose pending writes ask somebody something."""
+
+
+class Head(NamedTuple):
+    """The head line of a thread."""
+
+    format: int
+    waits: int
+    generation: bytes
+    revision: float
+    created: float
+    updated: float
+    rows: float
+    writes: float
+    packs: float
+    bytes: float
+
+
+class Tag:
+    """The names of a thread's keys. They share a hash tag, so that they lie in one slot of a cluster."""
+
+    __slots__ = ("data", "order", "tomb")
+
+    def __init__(self, prefix: str, thread: str) -> None:
+        digest = hashlib.blake2b(f"{prefix}\0{thread}".encode(), digest_size=16).hexdigest()
+        stem = f"{prefix}:{{{digest}}}".encode()
+        self.data = stem
+        self.order = stem + b":order"
+        self.tomb = stem + b":gone"
+
+
+def index_key(prefix: str) -> bytes:
+    """The key of the index of threads."""
+    return f"{prefix}:{{threads}}".encode()
+
+
+def framed(text: bytes) -> bytes:
+    """A text with its length before it."""
+    return _LENGTH.pack(len(text)) + text
+
+
+def generation(number: int | None) -> bytes:
+    """A generation as the scripts know it: 8 bytes, or nothing."""
+    return b"" if number is None else _GENERATION.pack(number & 0xFFFF_FFFF_FFFF_FFFF)
+
+
+def number(generation: bytes) -> int:
+    """A generation as callers know it; -1 for that of a thread that is not there."""
+    return int.from_bytes(generation, "big") if generation else -1
+
+
+def spans(given: Sequence[Span]) -> bytes:
+    """Spans, in groups by their writer: what the scripts find packs by."""
+    parts: list[bytes] = []
+    for writer, group in groupby(given, lambda span: span.writer):
+        ends = [_SPAN.pack(span.first, span.first + span.count) for span in group]
+        parts += (_GROUP.pack(writer, len(ends)), *ends)
+    return b"".join(parts)
+
+
+def spans_from(data: bytes) -> tuple[Span, ...]:
+    """What `spans` wrote."""
+    found: list[Span] = []
+    at = 0
+    while at < len(data):
+        writer, count = _GROUP.unpack_from(data, at)
+        at += _GROUP.size
+        for first, past in _SPAN.iter_unpack(data[at : at + count * _SPAN.size]):
+            found.append(Span(writer, first, past - first))
+        at += count * _SPAN.size
+    return tuple(found)
+
+
+def member(span: Span | Pack) -> bytes:
+    """The name of a pack in the order of a thread."""
+    return _MEMBER.pack(b"p", span[0], span[1], span[2])
+
+
+def span_of(member: bytes) -> Span:
+    """What `member` names."""
+    _, writer, first, count = _MEMBER.unpack(member)
+    return Span(writer, first, count)
+
+
+def packs(flat: Sequence[bytes]) -> list[Pack]:
+    """From members and data in turn."""
+    return [Pack(*span_of(flat[at]), flat[at + 1]) for at in range(0, len(flat), 2)]
+
+
+def place(ns: str, id: str) -> bytes:
+    """Where a checkpoint lies in its thread."""
+    return f"{ns}\0{id}".encode()
+
+
+def parent(id: str | None) -> bytes:
+    """A parent as the scripts know it: marked, so that no parent is another thing than an empty id."""
+    return b"" if id is None else b"=" + id.encode()
+
+
+def rest(row: CheckpointRow) -> bytes:
+    """What of a row the scripts keep as it is."""
+    return framed(spans(row.spans)) + framed(_facets(row.facets)) + row.header
+
+
+def checkpoint(place: bytes, value: bytes) -> CheckpointRow:
+    """A checkpoint as it is stored at `place`."""
+    ns, _, id = place.decode().partition("\0")
+    (at,) = _TIME.unpack_from(value)
+    reader = _Reader(value, _TIME.size)
+    key, parent, spans, facets = reader.frame(), reader.frame(), reader.frame(), reader.frame()
+    return CheckpointRow(
+        ns=ns,
+        id=id,
+        parent=parent[1:].decode() if parent else None,
+        header=reader.rest(),
+        spans=spans_from(spans),
+        facets={} if facets == b"[]" else dict(json.loads(facets)),
+        key=key.decode() or id,
+        at=at,
+    )
+
+
+def slot(row: WriteRow) -> bytes:
+    """Where a write lies among those of its checkpoint: task and position."""
+    return hashlib.blake2b(row.task.encode(), digest_size=12).digest() + _IDX.pack(row.idx)
+
+
+def flag(row: WriteRow) -> bytes:
+    """What a directory says of a write: whether somebody is asked something."""
+    return b"!" if row.channel == WAITS else b"-"
+
+
+def write_value(row: WriteRow) -> bytes:
+    """A pending write as it is stored."""
+    return b"".join(
+        (
+            framed(row.channel.encode()),
+            framed(row.path.encode()),
+            framed(row.task.encode()),
+            _IDX.pack(row.idx),
+            framed(spans(row.spans)),
+            row.value,
+        )
+    )
+
+
+def write(value: bytes) -> WriteRow:
+    """What `write_value` wrote."""
+    reader = _Reader(value, 0)
+    channel, path, task = reader.frame().decode(), reader.frame().decode(), reader.frame().decode()
+    (idx,) = _IDX.unpack_from(value, reader.at)
+    reader.at += _IDX.size
+    spans = spans_from(reader.frame())
+    return WriteRow(task, idx, path, channel, reader.rest(), spans)
+
+
+def write_arguments(row: WriteRow) -> tuple[bytes, bytes, bytes, bytes]:
+    """Slot, flag, whether it is special, and value."""
+    return slot(row), flag(row), b"1" if row.idx < 0 else b"", write_value(row)
+
+
+def time(at: float) -> bytes:
+    """A time as the scripts store it."""
+    return _TIME.pack(at)
+
+
+def head(line: bytes) -> Head:
+    """What a head line says."""
+    return Head(*_HEAD.unpack_from(line))
+
+
+def sought(facets: Mapping[str, Scalar]) -> list[bytes]:
+    """Arguments that find rows whose facets equal these: for each, how many forms it may have, and the forms.
+
+    Python holds 1, 1.0 and True to be equal, JSON does not.
+    """
+    arguments: list[bytes] = []
+    for key, value in facets.items():
+        forms = dict.fromkeys(_pair(key, form) for form in _forms(value))
+        arguments += (b"%d" % len(forms), *forms)
+    return arguments
+
+
+def _forms(value: Scalar) -> Iterable[Scalar]:
+    yield value
+    if not isinstance(value, str):
+        if value in (0, 1):
+            yield bool(value)
+        if value == 0:
+            yield -0.0
+        if isinstance(value, float) and value.is_integer():
+            yield int(value)
+        elif isinstance(value, int):
+            yield int(value)
+            try:
+                equal = float(value)
+            except OverflowError:
+                return
+            if equal == value:
+                yield equal
+
+
+def _facets(facets: Mapping[str, Scalar]) -> bytes:
+    return b"[" + b",".join(_pair(key, value) for key, value in facets.items()) + b"]"
+
+
+def _pair(key: str, value: Scalar) -> bytes:
+    return json.dumps([key, value], separators=(",", ":")).encode()
+
+
+class _Reader:
+    """Reads framed texts one after another."""
+
+    __slots__ = ("at", "value")
+
+    def __init__(self, value: bytes, at: int) -> None:
+        self.value = value
+        self.at = at
+
+    def frame(self) -> bytes:
+        (length,) = _LENGTH.unpack_from(self.value, self.at)
+        first = self.at + _LENGTH.size
+        self.at = first + length
+        return self.value[first : self.at]
+
+    def rest(self) -> bytes:
+        return self.value[self.at :]
