@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import weakref
 from collections.abc import Callable, Mapping
@@ -10,14 +11,15 @@ from typing import ClassVar
 
 import milepost_files
 import milepost_postgres
+import milepost_redis
 import psycopg
 import pytest
 from milepost.pending import running_loop
 from milepost.store import Backend, Port, Store
-from milepost.testing import Memory, Subject, servers
+from milepost.testing import Memory, Subject, servers, servers_redis
 from milepost.testing.faults import FaultyPort, Plan
 
-__all__ = ["Files", "Memory", "Postgres"]
+__all__ = ["Files", "Memory", "Postgres", "Redis"]
 
 
 class Files(Subject):
@@ -96,3 +98,25 @@ class Postgres(Subject):
 
     def url(self) -> str:
         return f"{self._base}{'&' if '?' in self._base else '?'}schema={self._schema}&pool=4"
+
+
+class Redis(Subject):
+    """The Redis store: each with a prefix of its own, on the server that all tests of a process share."""
+
+    capabilities: ClassVar[frozenset[str]] = frozenset({"durable", "shared"})
+    _numbers: ClassVar[itertools.count[int]] = itertools.count()
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self._base = required(servers_redis.redis_url)
+        self._prefix = f"suite-{os.getpid()}-{next(self._numbers)}"
+
+    def backend(self) -> Backend:
+        return milepost_redis.open_backend(self._base, prefix=self._prefix, durability="memory")
+
+    def over(self, backend: Backend, plan: Plan) -> Store:
+        assert isinstance(backend, milepost_redis.RedisBackend)
+        return backend.over(FaultyPort(EitherPort(backend.blocking_port(), backend.async_port()), plan))
+
+    def url(self) -> str:
+        return f"{self._base}?prefix={self._prefix}&durability=memory"

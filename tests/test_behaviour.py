@@ -16,3 +16,7 @@ class TestFiles(Everything):
 
 class TestPostgres(Everything):
     subject = subjects.Postgres
+
+
+class TestRedis(Everything):
+    subject = subjects.Redis
