@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import random
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -43,6 +44,9 @@ from milepost.store import Backend, Query, Stats, ThreadRow
 SaverT = TypeVar("SaverT", bound="Saver")
 
 _random = random.SystemRandom()
+
+_PADDED = re.compile(r"(.*?)([0-9]{32})\.[0-9.e-]+", re.DOTALL)
+"""A label of LangGraph's, alone or behind a label that it continues."""
 
 
 class _Done:
@@ -346,15 +350,20 @@ class Saver(BaseCheckpointSaver[str]):
         await self._ops.prune(self._async(), check_list(thread_ids, "thread_ids"), strategy)
 
     def get_next_version(self, current: Any, channel: None = None) -> Any:
-        """The version after `current`: of its type, and greater. Fresh threads get LangGraph's padded labels, whose
-        random part keeps the versions of sibling forks apart."""
-        if current is None:
-            number = 0
-        elif isinstance(current, str):
-            number = int(current.split(".")[0])
-        else:
+        """The version after `current`: of its type, and greater.
+
+        Fresh threads get LangGraph's padded labels, whose random part keeps the versions of sibling forks apart. A
+        text that another saver made and that does not compare with those is continued behind a point.
+        """
+        if not isinstance(current, str | None):
             return current + 1
-        return f"{number + 1:032}.{_random.random():016}"
+        fraction = f"{_random.random():016}"
+        if current is None:
+            return f"{1:032}.{fraction}"
+        if padded := _PADDED.fullmatch(current):
+            return f"{padded[1]}{int(padded[2]) + 1:032}.{fraction}"
+        plain = f"{int(current) + 1:032}.{fraction}" if current.isascii() and current.isdigit() else ""
+        return plain if plain > current else f"{current}.{1:032}.{fraction}"
 
     @property
     def _ops(self) -> Operations:

@@ -82,7 +82,8 @@ def front(
 
 
 def _take(source: dict[str, Any], key: str, kind: type) -> Any:
-    return source.pop(key) if type(source.get(key)) is kind else None
+    # Only the first key, so that what is put back in front leaves the order as it was.
+    return source.pop(key) if next(iter(source), None) == key and type(source[key]) is kind else None
 
 
 def _tables(names: list[str], body: dict[str, Any]) -> list[Any] | None:
@@ -154,15 +155,15 @@ def open_header(
             rest["channel_versions"] = _named(current, names, labels)
             rest["versions_seen"] = {node: _named(flat, names, labels) for node, flat in read.items()}
         updated = None if touched is None else [names[at] for at in touched]
-        _give(rest, id=rest.get("id", id), v=v, ts=ts, updated_channels=updated)
-        _give(facts, source=source, step=step, parents=parents)
+        rest = _in_front(rest, v=v, ts=ts, id=rest.get("id", id), updated_channels=updated)
+        facts = _in_front(facts, source=source, step=step, parents=parents)
     except (ValueError, TypeError, IndexError) as exc:
         raise Corrupt(f"the header of checkpoint {id!r} does not make sense: {exc}", damage="header") from exc
     return Header(rest, facts, layouts)
 
 
-def _give(target: dict[str, Any], **values: Any) -> None:
-    target.update((key, value) for key, value in values.items() if value is not None)
+def _in_front(rest: dict[str, Any], **taken: Any) -> dict[str, Any]:
+    return {**{key: value for key, value in taken.items() if value is not None}, **rest}
 
 
 def reseal_header(data: bytes, source: str, target: str, ns: str, id: str, vault: Vault) -> bytes:
