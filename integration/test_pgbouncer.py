@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import functools
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import milepost
@@ -25,8 +24,11 @@ def bouncer_url() -> str:
 class Bounced(subjects.Postgres):
     """The Postgres store behind a pooler."""
 
-    server: ClassVar[Callable[[], str]] = staticmethod(bouncer_url)
     _schemas: ClassVar[servers.Names] = servers.Names("bounced")
+
+    @staticmethod
+    def server() -> str:
+        return bouncer_url()
 
 
 class TestPgBouncer(Everything):

@@ -6,7 +6,7 @@ import atexit
 import functools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -36,8 +36,11 @@ def other_url() -> str:
 class Older(subjects.Postgres):
     """The Postgres store on a server of another version."""
 
-    server: ClassVar[Callable[[], str]] = staticmethod(other_url)
     _schemas: ClassVar[servers.Names] = servers.Names("older")
+
+    @staticmethod
+    def server() -> str:
+        return other_url()
 
 
 class TestOlderPostgres(Everything):
@@ -88,14 +91,11 @@ def test_a_server_that_is_killed_under_load_loses_nothing_acknowledged(binaries:
         for writer in writers:
             writer.start()
         for _ in range(3):
-            before = [writer.acknowledged for writer in writers]
-            wait_until(lambda before=before: all(w.acknowledged >= b + 3 for w, b in zip(writers, before, strict=True)))
+            wait_for_more(writers)
             server.kill()
-            failed = [writer.failures for writer in writers]
-            wait_until(lambda failed=failed: all(w.failures > f for w, f in zip(writers, failed, strict=True)))
+            wait_for_failures(writers)
             server.restart()
-        before = [writer.acknowledged for writer in writers]
-        wait_until(lambda: all(w.acknowledged >= b + 3 for w, b in zip(writers, before, strict=True)))
+        wait_for_more(writers)
         ended.set()
         for writer in writers:
             writer.join()
@@ -109,6 +109,18 @@ def test_a_server_that_is_killed_under_load_loses_nothing_acknowledged(binaries:
                     assert found.pending_writes == [("task", "m", f"written {number}")]
 
 
+def wait_for_more(writers: Sequence[Writer]) -> None:
+    """Until each of them has got three more checkpoints acknowledged."""
+    before = [writer.acknowledged for writer in writers]
+    wait_until(lambda: all(now.acknowledged >= then + 3 for now, then in zip(writers, before, strict=True)))
+
+
+def wait_for_failures(writers: Sequence[Writer]) -> None:
+    """Until each of them has noticed that the server is gone."""
+    before = [writer.failures for writer in writers]
+    wait_until(lambda: all(now.failures > then for now, then in zip(writers, before, strict=True)))
+
+
 def wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 120
     while not condition():
@@ -116,7 +128,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_a_store_that_outlives_its_server(tmp_path: Path) -> None:
+def test_a_store_that_outlives_its_server() -> None:
     """The saver is opened before there is a server, and used while there is none."""
     with servers.Postgres() as server:
         backend = milepost_postgres.open_backend(server.url())

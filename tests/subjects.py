@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import itertools
 import os
 import weakref
@@ -12,12 +14,13 @@ from typing import ClassVar
 import milepost_files
 import milepost_postgres
 import milepost_redis
-import psycopg
 import pytest
 from milepost.pending import running_loop
 from milepost.store import Backend, Port, Store
 from milepost.testing import Memory, Subject, servers, servers_redis
 from milepost.testing.faults import FaultyPort, Plan
+from milepost_postgres.pool import Pool, Settings
+from milepost_postgres.request import Step
 
 __all__ = ["Files", "Memory", "Postgres", "Redis"]
 
@@ -69,6 +72,25 @@ def required(url: Callable[[], str]) -> str:
         pytest.skip(str(exc))
 
 
+class Kept:
+    """The pool of all blocking stores of this process: to connect takes longer than most tests."""
+
+    shares = True
+
+    def __init__(self, pool: Pool) -> None:
+        self.link = pool.link
+
+    def close(self) -> None:
+        """It goes on to be used."""
+
+
+@functools.cache
+def kept(conninfo: str) -> Kept:
+    pool = Pool(Settings(conninfo, size=40))
+    atexit.register(pool.close)
+    return Kept(pool)
+
+
 class Postgres(Subject):
     """The Postgres store: each in a schema of its own, of the server that all tests of a process share.
 
@@ -78,26 +100,34 @@ class Postgres(Subject):
     capabilities: ClassVar[frozenset[str]] = frozenset({"durable", "shared"})
     _schemas: ClassVar[servers.Names] = servers.Names("suite")
 
+    @staticmethod
+    def server() -> str:
+        """The URL of the server."""
+        return servers.postgres_url()
+
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
-        self._base = required(servers.postgres_url)
+        self._base = required(self.server)
         self._schema, used = self._schemas.take()
         weakref.finalize(self, self._schemas.give, self._schema).atexit = False
         if used:
-            with psycopg.connect(self._base, autocommit=True) as connection:
+            with kept(self._base).link() as link:
                 # A subject that was never opened has no tables.
-                if connection.execute("SELECT to_regclass(%s)", [f'"{self._schema}".thread']).fetchone() != (None,):
-                    connection.execute(f'DELETE FROM "{self._schema}".thread')
+                (found,) = link.run([Step(f"SELECT to_regclass('{self._schema}.thread')".encode(), None)])
+                if found != [(None,)]:
+                    link.run([Step(f"DELETE FROM {self._schema}.thread".encode(), None)])
 
     def backend(self) -> Backend:
-        return milepost_postgres.open_backend(self._base, schema=self._schema, pool=4)
+        backend = milepost_postgres.open_backend(self._base, schema=self._schema, pool=4)
+        backend._source = lambda: kept(self._base)
+        return backend
 
     def over(self, backend: Backend, plan: Plan) -> Store:
         assert isinstance(backend, milepost_postgres.PostgresBackend)
         return backend.over(FaultyPort(EitherPort(backend.blocking_port(), backend.async_port()), plan))
 
     def url(self) -> str:
-        return f"{self._base}{'&' if '?' in self._base else '?'}schema={self._schema}&pool=4"
+        return servers.with_options(self._base, schema=self._schema, pool=4)
 
 
 class Redis(Subject):

@@ -16,7 +16,9 @@ from milepost_postgres.queries import Names, Queries, fill
 from postgres.kit import Place, name, put, row
 
 TAIL = "\x01"
-IDS = st.text(st.sampled_from(["a", "b", "B", "é", "\uffff", "\U0001f600", "%", "'", "\\", TAIL]), min_size=1, max_size=4)
+IDS = st.text(
+    st.sampled_from(["a", "b", "B", "é", "\uffff", "\U0001f600", "%", "'", "\\", TAIL]), min_size=1, max_size=4
+)
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +108,9 @@ def test_places_are_those_of_the_server(place: Place, sql: psycopg.Connection[tu
 
 @settings(max_examples=60, deadline=None, derandomize=True, database=None, suppress_health_check=[*HealthCheck])
 @given(
-    stored=st.sampled_from([True, False, 0, 1, 1.0, -0.0, 2**53, float(2**53), "1", "", "é'\\%", "\ud800", 1e300, 2**70]),
+    stored=st.sampled_from(
+        [True, False, 0, 1, 1.0, -0.0, 2**53, float(2**53), "1", "", "é'\\%", "\ud800", 1e300, 2**70]
+    ),
     sought=st.sampled_from([True, False, 0, 1, 1.0, -0.0, 2**53, float(2**53), "1", "", "é'\\%", 1e300]),
 )
 def test_facets_never_hide_what_is_equal(facets: Store, stored: Any, sought: Any) -> None:

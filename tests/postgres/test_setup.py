@@ -14,11 +14,11 @@ import pytest
 from milepost.errors import FormatTooNew, InvalidConfig, Unavailable
 from milepost.flavour import run
 from milepost.saver import Saver
+from milepost.testing import at, checkpoint
 from milepost_postgres import PostgresSaver
 from milepost_postgres.queries import Names, Queries
 from milepost_postgres.schema import Migration, Schema, migrations
 from milepost_postgres.store import PostgresStore
-from milepost.testing import at, checkpoint
 from postgres.kit import Place, forkserver, head, name, put, set_up_and_put
 
 Sql = psycopg.Connection[tuple[Any, ...]]
@@ -242,7 +242,7 @@ def test_two_schemas_and_two_prefixes(place: Place, sql: Sql) -> None:
             place.store() as one,
             place.store(schema=other, options=f"-csearch_path={place.schema}") as two,
             place.store(prefix="p_", options=f"-csearch_path={other}") as three,
-            place.store(prefix='odd " ü\'_') as four,
+            place.store(prefix="odd \" ü'_") as four,
         ):
             stores = (one, two, three, four)
             for number, store in enumerate(stores):

@@ -24,7 +24,7 @@ PATIENCE: Final = 0.25
 """Seconds after which those who wait for a lane open one more: a lock that holds the others up need not hold these up."""
 
 
-class Alone(Exception):  # noqa: N818 - a signal between the two of us, not an error
+class Alone(Exception):
     """The write is to be sent on its own."""
 
 

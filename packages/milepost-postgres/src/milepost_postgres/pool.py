@@ -13,7 +13,6 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, asyn
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-import psycopg
 from psycopg import AsyncConnection, Connection
 
 from milepost_postgres.link import PROBE, AsyncLink, Link, silent, sound

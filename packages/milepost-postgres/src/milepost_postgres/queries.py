@@ -75,14 +75,14 @@ class Queries:
     def __getitem__(self, name: str) -> bytes:
         return self._texts[name]
 
-    def part(self, name: str) -> str:
-        """A part by itself, filled in."""
-        return fill(f"{{{name}}}", self._places)
+    def part(self, name: str, /, **more: str) -> str:
+        """A part by itself; `more` are further things that it has in braces."""
+        return fill(f"{{{name}}}", {**self._places, **more})
 
     def page(self, conditions: tuple[str, ...]) -> bytes:
         """The listing of checkpoints that meet some of the parts that are conditions."""
         found = self._pages.get(conditions)
         if found is None:
             where = " AND ".join(f"{{{name}}}" for name in conditions) or "true"
-            found = self._pages[conditions] = fill("{page}", {**self._places, "conditions": where}).encode()
+            found = self._pages[conditions] = self.part("page", conditions=where).encode()
         return found

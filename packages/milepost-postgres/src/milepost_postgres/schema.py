@@ -16,8 +16,9 @@ from typing import Any, Final, NamedTuple
 from milepost.errors import FormatTooNew, InvalidConfig, Unavailable
 from psycopg import sql
 
-from milepost_postgres.queries import Queries, fill, read
+from milepost_postgres.queries import Queries, read
 from milepost_postgres.request import Step
+from milepost_postgres.wire import text
 
 OLDEST: Final = 140000
 """Server versions from 14 on."""
@@ -64,18 +65,13 @@ class Schema:
 
     @property
     def probe(self) -> Step:
-        """What `check` is to be given."""
-        place = sql.quote(self.queries.names.table("step"))
-        return Step(
-            f"SELECT to_regclass({place}) IS NOT NULL, current_setting('server_version_num')::int8, "
-            "current_setting('server_encoding'), current_setting('client_encoding')".encode(),
-            None,
-        )
+        """Whether anything is there, and then what `check` is to be given."""
+        return Step(self.queries["probe"], {"table": text(self.queries.names.table("step"))})
 
     @property
     def applied(self) -> Step:
         """What was carried out."""
-        return Step(f"SELECT number::int8, phase FROM {self.queries.names.table('step')}".encode(), None)
+        return Step(self.queries["applied"], None)
 
     def check(self, version: int, server: str, client: str) -> None:
         """Raise `InvalidConfig` for a server or database that cannot hold a store."""
@@ -127,25 +123,22 @@ class Schema:
 
     def script(self, steps: Sequence[Migration] | None = None) -> str:
         """One statement that carries out those of the steps that are missing, one process at a time."""
-        names = self.queries.names
-        places, step = names.places(), names.table("step")
-        lines = [
-            "DO $milepost$",
-            "BEGIN",
-            f"    PERFORM pg_advisory_xact_lock(hashtextextended({sql.quote(f'milepost {step}')}, 0));",
-            f"    IF to_regnamespace({sql.quote(names.quoted_schema)}) IS NULL THEN",
-            f"        CREATE SCHEMA {names.quoted_schema};",
-            "    END IF;",
-            f"    CREATE TABLE IF NOT EXISTS {step} (",
-            "        number integer NOT NULL, phase text NOT NULL, name text NOT NULL,",
-            "        at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (number, phase)",
-            "    );",
+        names, part = self.queries.names, self.queries.part
+        due = _due(self._steps) if steps is None else steps
+        parts = [
+            part(
+                "script_step",
+                number=str(step.number),
+                phase=sql.quote(step.phase),
+                name=sql.quote(step.name),
+                text=step.text.strip(),
+            )
+            for step in due
         ]
-        for each in _due(self._steps) if steps is None else steps:
-            lines += [
-                f"    IF NOT EXISTS (SELECT FROM {step} WHERE number = {each.number} AND phase = '{each.phase}') THEN",
-                f"        INSERT INTO {step} VALUES ({each.number}, '{each.phase}', '{each.name}');",
-                f"        EXECUTE $step$\n{fill(each.text, places)}\n$step$;",
-                "    END IF;",
-            ]
-        return "\n".join([*lines, "END", "$milepost$;", ""])
+        return part(
+            "script",
+            lock=sql.quote(f"milepost {names.table('step')}"),
+            schema_name=sql.quote(names.quoted_schema),
+            schema=names.quoted_schema,
+            steps="\n".join(parts),
+        )

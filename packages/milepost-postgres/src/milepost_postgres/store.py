@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import starmap
 from typing import Any, cast
 
@@ -248,7 +248,9 @@ class PostgresStore:
             phase = "packs"
         else:
             phase, token, *place = after
-            found = _Found(await self._read("export a thread", f"export_{phase}", _export_from(phase, place, thread, limit)))
+            found = _Found(
+                await self._read("export a thread", f"export_{phase}", _export_from(phase, place, thread, limit))
+            )
             _unchanged(thread, token, found)
         rows, writes, packs = found.batch()
         return Batch(rows, writes, packs, _onward(phase, token, rows, writes, packs, limit))

@@ -51,12 +51,16 @@ _BY_CLASS: Final = {
     "XX": Trouble(Unavailable, "the server found its data damaged: see its log"),
 }
 _LOST: Final = Trouble(Unavailable, "the connection was lost: try again when the server is up", again=True)
+_POOL: Final = Trouble(Unavailable, "the application's pool has no connection to give: enlarge it, or open it")
 _OTHER: Final = Trouble(Unavailable, "see to the cause, then try again")
 
 
 def trouble(exc: psycopg.Error) -> Trouble:
     """How to meet an error of the driver."""
     state = exc.sqlstate
+    # Its errors are known by where they come from: the package need not be there.
+    if type(exc).__module__.partition(".")[0] == "psycopg_pool":
+        return _POOL
     if state is None:
         return _LOST if isinstance(exc, (psycopg.OperationalError, psycopg.InterfaceError)) else _OTHER
     return _BY_STATE.get(state) or _BY_CLASS.get(state[:2], _OTHER)

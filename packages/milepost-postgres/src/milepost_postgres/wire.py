@@ -47,10 +47,12 @@ class WireDumper(Dumper):
 
 
 def text(value: str | None) -> Wire | None:
+    """A text, or NULL."""
     return None if value is None else Wire(value.encode())
 
 
 def int8(value: int | None) -> Wire | None:
+    """A bigint, or NULL."""
     return None if value is None else Wire(_NUMBER.pack(value))
 
 
@@ -72,18 +74,22 @@ def _array(oid: int, elements: Sequence[bytes | None]) -> Wire:
 
 
 def texts(values: Iterable[str | None]) -> Wire:
+    """A text[]."""
     return _array(_TEXT, [None if value is None else value.encode() for value in values])
 
 
 def byteas(values: Iterable[bytes]) -> Wire:
+    """A bytea[]."""
     return _array(_BYTEA, list(values))
 
 
 def int8s(values: Iterable[int]) -> Wire:
+    """A bigint[]."""
     return _array(_INT8, [_NUMBER.pack(value) for value in values])
 
 
 def float8s(values: Iterable[float]) -> Wire:
+    """A float8[]."""
     return _array(_FLOAT8, [_FLOAT.pack(value) for value in values])
 
 

@@ -1,3 +1,4 @@
+# ruff: noqa: S603 - what is run are servers of this machine, with arguments made here
 """Servers for tests: a URL from the environment, or one started from whatever binaries this machine has.
 
 A server is started once for each process that asks, when it first asks, and stopped when the process ends. It listens
