@@ -7,12 +7,15 @@ from hashlib import sha256
 from pathlib import Path
 
 import subjects
-from milepost.testing import servers
+from milepost.testing import servers, servers_redis
 
 _URLS: dict[str, Callable[[Path], str]] = {
     "memory": lambda _: "memory:",
     "files": lambda folder: f"file:{folder.as_posix()}/store",
     "postgres": lambda folder: servers.with_options(subjects.required(servers.postgres_url), schema=_name(folder)),
+    "redis": lambda folder: servers.with_options(
+        subjects.required(servers_redis.redis_url), prefix=_name(folder), durability="memory"
+    ),
 }
 
 STORES = tuple(_URLS)

@@ -22,7 +22,7 @@ BOUNDED = settings(
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
-@pytest.mark.parametrize("subject", [subjects.Memory, subjects.Files])
+@pytest.mark.parametrize("subject", [subjects.Memory, subjects.Files, subjects.Redis, subjects.Postgres])
 def test_any_sequence_of_operations(subject: type[Subject], flavour: Flavour) -> None:
     run_state_machine_as_test(machine(subject, flavour), settings=BOUNDED)
 
