@@ -22,7 +22,7 @@ from milepost.flavour import run
 from milepost.testing.chain import at, checkpoint, id_of, inside
 from milepost.testing.lab import Face, Flavour, Lab, Subject
 from milepost.testing.model import Model, ModelRow, Place, Refused
-from milepost.testing.same import assert_same
+from milepost.testing.same import assert_same, assert_same_items
 
 T = TypeVar("T")
 
@@ -331,7 +331,7 @@ class SaverMachine(RuleBasedStateMachine):
         where = f"{thread!r} {place}"
         assert_same(row.values, item.checkpoint["channel_values"], f"{where} values")
         assert_same(row.versions, item.checkpoint["channel_versions"], f"{where} versions")
-        assert_same(row.metadata, dict(item.metadata), f"{where} metadata")
+        assert_same_items(row.metadata, cast("Any", item.metadata), f"{where} metadata")
         assert_same(self._model.thread(thread).pending(place), item.pending_writes, f"{where} writes")
         parent = id_of(item.parent_config)
         assert parent == row.parent, f"{where}: the parent is {parent!r} instead of {row.parent!r}"

@@ -13,6 +13,9 @@ from typing import Any
 from langchain_core.load.serializable import Serializable
 from pydantic import BaseModel
 
+_PLAIN: frozenset[type] = frozenset({int, str, bool, bytes, type(None)})
+"""Types of which ``==`` says all. The paths of such elements are not even made up."""
+
 
 def difference(a: Any, b: Any, path: str = "value") -> str | None:
     """Where and how `b` differs from `a`, in words; None when it does not.
@@ -54,6 +57,17 @@ def assert_same(a: Any, b: Any, what: str = "value") -> None:
     assert found is None, found
 
 
+def assert_same_items(a: Mapping[str, Any], b: Mapping[str, Any], what: str = "value") -> None:
+    """`assert_same` for mappings whose own order does not count."""
+    assert a.keys() == b.keys(), f"{what}: the keys {sorted(a)} became {sorted(b)}"
+    for key in a:
+        assert_same(a[key], b[key], f"{what}[{key!r}]")
+
+
+def _plainly_equal(a: Any, b: Any) -> bool:
+    return type(a) is type(b) and type(a) in _PLAIN and a == b
+
+
 def _bits(number: float) -> bytes:
     return struct.pack("<d", number)
 
@@ -69,6 +83,8 @@ def _mappings(a: Mapping[Any, Any], b: Mapping[Any, Any], path: str) -> str | No
     if len(a) != len(b) or (ordered and list(a) != list(b)):
         return f"{path}: the keys {list(a)!r} became {list(b)!r}"
     for key, other in zip(a, b, strict=True):
+        if _plainly_equal(key, other) and _plainly_equal(a[key], b[key]):
+            continue
         if found := difference(key, other, f"{path}, key {key!r}") or difference(a[key], b[key], f"{path}[{key!r}]"):
             return found
     return None
@@ -80,6 +96,8 @@ def _sequences(a: Sequence[Any], b: Sequence[Any], path: str) -> str | None:
     if len(a) != len(b):
         return f"{path}: {len(a)} elements became {len(b)}"
     for at, (one, other) in enumerate(zip(a, b, strict=True)):
+        if _plainly_equal(one, other):
+            continue
         if found := difference(one, other, f"{path}[{at}]"):
             return found
     return None

@@ -190,9 +190,10 @@ class Writes(Behaviours):
         plan.arm("before")
         with pytest.raises(Unavailable):
             await chain.writes(("x", 2), task="t1")
-        with pytest.raises(Unavailable) as caught:
-            await chain.put({"x": 2})
-        assert "t1" in str(caught.value)
+        for _ in range(2):
+            with pytest.raises(Unavailable) as caught:
+                await chain.put({"x": 2})
+            assert "t1" in str(caught.value)
         assert await chain.ids() == ["0001"], "a checkpoint was stored on top of writes that are lost"
         # Written again, the way is free.
         await chain.writes(("x", 2), task="t1")
