@@ -19,7 +19,7 @@ def place() -> Iterator[Place]:
     made = Place(subjects.required(servers.postgres_url), f"test_{secrets.token_hex(6)}")
     yield made
     with psycopg.connect(made.base, autocommit=True) as connection:
-        connection.execute(f"DROP SCHEMA IF EXISTS {made.schema} CASCADE")
+        connection.execute(f"DROP SCHEMA IF EXISTS {made.schema} CASCADE".encode())
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import functools
 import multiprocessing
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import forkserver as server
@@ -38,11 +38,11 @@ class Place:
         return servers.with_options(self.base, schema=self.schema, application_name=NAME, **options)
 
     def backend(self, **options: Any) -> PostgresBackend:
-        given = {"schema": self.schema, "application_name": NAME, **options}
+        given: dict[str, Any] = {"schema": self.schema, "application_name": NAME, **options}
         return milepost_postgres.open_backend(self.base, **given)
 
     @contextmanager
-    def store(self, **options: Any) -> Iterator[Store]:
+    def store(self, **options: Any) -> Generator[Store]:
         """A blocking store that is set up."""
         backend = self.backend(**options)
         try:
@@ -53,7 +53,7 @@ class Place:
             backend.close()
 
     @contextmanager
-    def saver(self, **options: Any) -> Iterator[Saver]:
+    def saver(self, **options: Any) -> Generator[Saver]:
         with Saver(self.backend(**options)) as saver:
             yield saver
 

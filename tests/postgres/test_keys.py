@@ -99,14 +99,21 @@ def test_pages_of_equal_beginnings(place: Place) -> None:
 def test_places_are_those_of_the_server(place: Place, sql: psycopg.Connection[tuple[Any, ...]]) -> None:
     with place.store() as store:
         put(store, "t", 1, ns="a'%\\ü")
-        where = sql.execute(
-            f"SELECT place, substring(sha256(sha256(convert_to(ns, 'UTF8')) || convert_to(id, 'UTF8')) FOR 16) "
+        query = (
+            "SELECT place, substring(sha256(sha256(convert_to(ns, 'UTF8')) || convert_to(id, 'UTF8')) FOR 16) "
             f"FROM {place.schema}.checkpoint"
-        ).fetchone()
+        )
+        where = sql.execute(query.encode()).fetchone()
     assert where == (wire.place("a'%\\ü", name(1)),) * 2
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, database=None, suppress_health_check=[*HealthCheck])
+@settings(
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(
     stored=st.sampled_from(
         [True, False, 0, 1, 1.0, -0.0, 2**53, float(2**53), "1", "", "é'\\%", "\ud800", 1e300, 2**70]

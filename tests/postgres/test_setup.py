@@ -30,7 +30,7 @@ def tables(sql: Sql, schema: str) -> list[str]:
 
 
 def steps(sql: Sql, place: Place) -> list[tuple[Any, ...]]:
-    return sql.execute(f"SELECT number, phase, name FROM {place.schema}.step ORDER BY 1, 2 DESC").fetchall()
+    return sql.execute(f"SELECT number, phase, name FROM {place.schema}.step ORDER BY 1, 2 DESC".encode()).fetchall()
 
 
 def test_ten_processes_at_once(place: Place, sql: Sql) -> None:
