@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import linecache
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -17,7 +20,7 @@ from files.states import chain, name, opened, put, writes
 from milepost.errors import ThreadDeleted, Unavailable
 from milepost.flavour import run
 from milepost.store import CheckpointRow, Store
-from milepost_files import FilesBackend
+from milepost_files import FilesBackend, commit, handle, index, log
 
 
 class Gate:
@@ -147,6 +150,59 @@ def test_a_leader_that_is_interrupted_leaves_nobody_waiting(tmp_path: Path, monk
     assert ids(store, "t") >= set(map(name, (0, 2, 3, 4)))
 
 
+def test_a_writer_interrupted_at_any_line_stops_nobody(tmp_path: Path) -> None:
+    backend, store = opened(tmp_path, durability="os")
+    chain(store, "t", 1)
+    files = (commit.__file__, log.__file__)
+    number = 0
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal left
+        if frame.f_code.co_filename not in files:
+            return None
+        # No signal is handled between the leaving of a `with` and its last call, nor at a `try`.
+        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip()
+        if event == "line" and not line.startswith(("with ", "try:")):
+            left -= 1
+            if left < 0:
+                raise KeyboardInterrupt
+        return trace
+
+    with ThreadPoolExecutor(1) as pool:
+        while True:
+            left, number = number, number + 1
+            before = sys.gettrace()
+            sys.settrace(trace)
+            try:
+                put(store, "t", number, None)
+            except KeyboardInterrupt:
+                sys.settrace(before)
+            else:
+                sys.settrace(before)
+                break
+            pool.submit(put, store, "t", 100_000 + number, None).result(30)
+            put(store, "t", number, None)
+    assert number > 100
+    assert {name(100_000 + each) for each in range(1, number)} < ids(store, "t")
+    backend.close()
+
+
+def test_a_writer_interrupted_over_the_snapshot_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, store = opened(tmp_path, durability="os")
+
+    def interrupted(_: index.Index) -> bytes:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(index.Index, "freeze", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        chain(store, "t", 1000)
+    count = len(ids(store, "t"))
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(put, store, "t", 1000, None).result(30)
+    assert len(ids(store, "t")) == count + 1 < 1000
+
+
 def test_a_leader_hands_over(tmp_path: Path) -> None:
     _, store = opened(tmp_path, durability="os")
     with ThreadPoolExecutor(8) as pool:
@@ -247,6 +303,26 @@ async def test_errors_reach_tasks_typed(tmp_path: Path) -> None:
     with pytest.raises(Unavailable):
         await store.get("t", "", None)
     await backend.aclose()
+
+
+def test_an_error_of_no_kind_we_know_is_not_its_own_cause(tmp_path: Path) -> None:
+    _, store = opened(tmp_path)
+    chain(store, "t", 1)
+    with pytest.raises(ValueError, match="unpack") as caught:
+        run(store.fetch("t", [(1,)]))  # type: ignore[list-item]  # what no caller does
+    assert caught.value.__cause__ is None
+
+
+def test_a_file_is_closed_even_when_the_interpreter_has_emptied_its_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = handle.Handle(os.open(tmp_path, os.O_RDONLY), writable=False)
+    fd = held.fd
+    with monkeypatch.context() as patch:
+        patch.setattr(handle, "os", None)
+        del held
+    with pytest.raises(OSError, match="descriptor"):
+        os.fstat(fd)
 
 
 def test_more_threads_than_are_kept_open(tmp_path: Path) -> None:

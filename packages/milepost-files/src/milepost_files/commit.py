@@ -2,6 +2,9 @@
 
 A writer puts its change in the queue of the log. If nobody is at work there it becomes the leader, at once and in its
 own thread, so a writer alone pays nothing. Whoever comes meanwhile waits; the leader takes all who wait as one batch.
+
+A leader may be interrupted (Ctrl-C) between any two steps. So the queue says for whose job it is led: who is told to
+stop passes the lead on if, and only if, it is his.
 """
 
 from __future__ import annotations
@@ -20,25 +23,24 @@ _ROUNDS: Final = 8
 
 
 class Job:
-    """One change on its way through a queue."""
+    """One change on its way through a queue. `wake` and `promote` may be called more often than needed."""
 
-    __slots__ = ("_promote", "_wake", "change", "done", "error")
+    __slots__ = ("change", "done", "error", "promote", "wake")
 
     def __init__(self, change: Change, wake: Callable[[], object], promote: Callable[[], bool]) -> None:
         self.change = change
         self.error: BaseException | None = None
         self.done = False
-        self._wake = wake
-        self._promote = promote
+        self.wake = wake
+        self.promote = promote
+        """Has somebody call `Queue.lead` for this job's sake. False when nobody can."""
 
     def finish(self, error: BaseException | None) -> None:
-        self.error = error
-        self.done = True
-        self._wake()
-
-    def promote(self) -> bool:
-        """Have somebody lead the queue for this job's sake. False when nobody can."""
-        return self._promote()
+        """Tell who waits. Of a job that is done already, the outcome stays."""
+        if not self.done:
+            self.error = error
+            self.done = True
+        self.wake()
 
 
 class Queue:
@@ -48,15 +50,18 @@ class Queue:
         self.log = log
         self._gate = threading.Lock()
         self._waiting: deque[Job] = deque()
-        self._led = False
+        self._batch: tuple[Job, ...] = ()
+        self._leader: Job | None = None
+        self._at_work = False
+        """Whether the leader has begun."""
 
     def enter(self, job: Job) -> bool:
         """Queue a job. True when the caller has to see to it that `lead` is called."""
         with self._gate:
             self._waiting.append(job)
-            if self._led:
+            if self._leader is not None:
                 return False
-            self._led = True
+            self._appoint(job)
             return True
 
     def withdraw(self, job: Job) -> bool:
@@ -68,73 +73,100 @@ class Queue:
                 return False
             return True
 
+    def leave(self, job: Job) -> None:
+        """`withdraw` for who was interrupted, and may have been about to lead."""
+        self.withdraw(job)
+        with self._gate:
+            if self._leader is job and not self._at_work:
+                self._pass_on()
+
     def run(self, change: Change) -> None:
         """Carry out a change in this thread, or wait until another has. Raises what went wrong with it."""
         signal = threading.Lock()
         signal.acquire()
-        chosen = False
 
-        def promote() -> bool:
-            nonlocal chosen
-            chosen = True
-            signal.release()
+        def wake() -> bool:
+            if signal.locked():
+                signal.release()
             return True
 
-        job = Job(change, signal.release, promote)
-        if self.enter(job):
-            self.lead()
-        else:
-            try:
+        job = Job(change, wake, wake)
+        try:
+            if self.enter(job):
+                self.lead(job)
+            while not job.done:
                 signal.acquire()
-            except BaseException:  # this thread is told to stop
-                self.withdraw(job)
-                if chosen:
-                    self.lead()
-                raise
-            if chosen:
-                self.lead()
+                if not job.done:
+                    self.lead(job)
+        except BaseException:  # this thread is told to stop
+            self.leave(job)
+            raise
         if job.error is not None:
             raise job.error
 
-    def lead(self) -> None:
-        """Carry out batches until nobody waits, or somebody else takes the lead."""
-        rounds = 0
-        while True:
-            with self._gate:
-                if not self._waiting:
-                    self._led = False
-                    return
-                if rounds >= _ROUNDS and self._waiting[0].promote():
-                    return
-                batch = tuple(self._waiting)
-                self._waiting.clear()
-            self._carry_out(batch)
-            rounds += 1
+    def lead(self, job: Job) -> None:
+        """Carry out batches until nobody waits, or somebody else takes the lead. Only if the queue is led for `job`."""
+        try:
+            rounds = 0
+            while self._take(job, rounds):
+                self._carry_out()
+                rounds += 1
+        except BaseException:  # this thread is told to stop; the others must not wait for it for ever
+            self._give_up(job)
+            raise
 
-    def _carry_out(self, batch: tuple[Job, ...]) -> None:
+    def _take(self, job: Job, rounds: int) -> bool:
+        """Make a batch of all who wait. False when it is not, or no longer, for `job` to carry it out."""
+        with self._gate:
+            if self._leader is not job or (self._at_work and rounds == 0):
+                return False
+            if not self._waiting:
+                self._leader = None
+                return False
+            if rounds >= _ROUNDS and self._waiting[0].promote():
+                self._appoint(self._waiting[0])
+                return False
+            self._at_work = True
+            self._batch = tuple(self._waiting)
+            self._waiting.clear()
+            return True
+
+    def _carry_out(self) -> None:
+        batch = self._batch
         errors: list[BaseException | None] = []
         try:
             errors.extend(self.log.commit([job.change for job in batch]))
         except Exception as exc:
             self.log.lose()
             errors.extend([exc] * len(batch))
-        except BaseException:  # this thread is told to stop; the others must not wait for it for ever
-            self.log.lose()
-            for job in batch:
-                job.finish(_interrupted())
-            self._abdicate()
-            raise
         for job, error in zip(batch, errors, strict=True):
             job.finish(error)
+        self._batch = ()
         self.log.rest()
 
-    def _abdicate(self) -> None:
+    def _give_up(self, job: Job) -> None:
         with self._gate:
-            while self._waiting:
-                if self._waiting[0].promote():
-                    return
-                self._waiting.popleft().finish(_interrupted())
-            self._led = False
+            if self._leader is not job:
+                return
+            self.log.lose()
+            for each in self._batch:
+                each.finish(_interrupted())
+            self._batch = ()
+            for each in [each for each in self._waiting if each.done]:
+                self._waiting.remove(each)
+            self._pass_on()
+
+    def _appoint(self, job: Job) -> None:
+        self._at_work = False
+        self._leader = job
+
+    def _pass_on(self) -> None:
+        while self._waiting:
+            if self._waiting[0].promote():
+                self._appoint(self._waiting[0])
+                return
+            self._waiting.popleft().finish(_interrupted())
+        self._leader = None
 
 
 def _interrupted() -> Unavailable:

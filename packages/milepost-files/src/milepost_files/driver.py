@@ -126,7 +126,10 @@ class BlockingPort:
                 self._premises.verify()
             return request()
         except Exception as exc:
-            raise translate(exc, _op(request)) from exc
+            error = translate(exc, _op(request))
+            if error is exc:
+                raise
+            raise error from exc
 
     def _admit(self) -> None:
         if self._closed or self._workers.stopped:
@@ -148,7 +151,10 @@ class AsyncPort(BlockingPort):
                 return await self._commit(request, pool)
             return await loop.run_in_executor(pool, request)
         except Exception as exc:
-            raise translate(exc, _op(request)) from exc
+            error = translate(exc, _op(request))
+            if error is exc:
+                raise
+            raise error from exc
 
     async def _commit(self, request: Commit, pool: ThreadPoolExecutor) -> object:
         """A change that has begun is awaited even by a cancelled task: no write may appear after its caller left."""
@@ -164,22 +170,26 @@ class AsyncPort(BlockingPort):
 
         def lead() -> bool:
             try:
-                pool.submit(queue.lead)
+                pool.submit(queue.lead, job)
             except RuntimeError:
                 return False  # the store is being closed: whoever leads now goes on
             return True
 
         job = Job(request.change, wake, lead)
-        if queue.enter(job) and not lead():
-            queue.lead()
         cancelled: asyncio.CancelledError | None = None
-        while not settled.done():
-            try:
-                await asyncio.shield(settled)
-            except asyncio.CancelledError as exc:
-                if queue.withdraw(job):
-                    raise
-                cancelled = exc
+        try:
+            if queue.enter(job) and not lead():
+                queue.lead(job)
+            while not settled.done():
+                try:
+                    await asyncio.shield(settled)
+                except asyncio.CancelledError as exc:
+                    if queue.withdraw(job):
+                        raise
+                    cancelled = exc
+        except BaseException:
+            queue.leave(job)
+            raise
         if cancelled is not None:
             raise cancelled
         if job.error is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Callable
 
 
 class Handle:
@@ -16,8 +17,10 @@ class Handle:
         self.writable = writable
         self.identity = identity(os.fstat(fd))
 
-    def __del__(self) -> None:
-        os.close(self.fd)
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        # `close` is bound early: when the interpreter ends, the module may be empty before this runs.
+        if hasattr(self, "fd"):  # __init__ may have been interrupted
+            close(self.fd)
 
     @property
     def size(self) -> int:

@@ -138,8 +138,10 @@ class Log:
                 self._trusting = False
 
     def lose(self) -> None:
-        """Forget everything: the next operation starts from the disk."""
+        """Forget everything, the lock too: the next operation starts from the disk. Only for who writes."""
         with self.mutex:
+            if self._handle is not None:  # who was interrupted has perhaps not come to unlocking it
+                self._handle.unlock()
             self.forget()
 
     def forget(self) -> None:
