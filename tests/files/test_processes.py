@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import random
 import signal
@@ -15,6 +16,7 @@ from files.states import At, chain, name, opened, put
 from milepost.errors import Unavailable
 from milepost.flavour import run
 from milepost.store import Query, Store
+from milepost_files.handle import identity
 
 
 def together(workers: list[Worker]) -> list[list[str]]:
@@ -105,6 +107,48 @@ def test_a_stopped_writer_stops_nobody_and_harms_nothing(tmp_path: Path, call: s
     _, store = opened(tmp_path)
     assert ids(store, "t") == {*map(name, range(5)), *said}
     assert not list(log_of(tmp_path).parent.glob("*.take"))
+
+
+def test_the_second_writer_syncs_the_names_that_the_first_one_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Worker(tmp_path, "grow", "t", 0, 200, at=At("fdatasync", 200, "kill")) as worker:
+        worker.rest()
+    _, store = opened(tmp_path)
+    synced: set[tuple[int, int]] = set()
+    real = os.fsync
+
+    def fsync(fd: int) -> None:
+        synced.add(identity(os.fstat(fd)))
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    assert log_of(tmp_path).stat().st_size > 4096
+    put(store, "t", 200, name(199))
+    folder = log_of(tmp_path).parent
+    assert {identity(folder.stat()), identity(folder.parent.stat())} <= synced
+    synced.clear()
+    put(store, "t", 201, name(200))
+    assert not synced
+
+
+@pytest.mark.parametrize("damage", ["behind", "everywhere"])
+def test_a_log_that_is_left_behind_keeps_its_damage(tmp_path: Path, damage: str) -> None:
+    backend, store = opened(tmp_path, lock_timeout=0.1)
+    chain(store, "t", 3)
+    log = log_of(tmp_path)
+    data = log.read_bytes()
+    lost = bytes(range(1, 201))
+    if damage == "everywhere":
+        lost, data = data.replace(b"MPF1", b"MPF9"), b""
+    log.write_bytes(data + lost)
+    with log.open("rb+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        put(store, "t", 3, name(2))
+    backend.close()
+    (kept,) = log.parent.glob("*.torn-*")
+    assert kept.read_bytes() == lost
+    assert name(3) in ids(opened(tmp_path)[1], "t")
 
 
 @pytest.mark.parametrize("verb", ["drop_all_but_head", "delete"])

@@ -37,7 +37,6 @@ _log = logging.getLogger("milepost.files")
 
 _KEPT_TAILS: Final = 4
 _KEPT_BYTES: Final = 1 << 20
-_SMALL: Final = 4096
 _WASTE: Final = 1 << 20
 _SNAPSHOT_FRAMES: Final = 256
 _SNAPSHOT_BYTES: Final = 8 << 20
@@ -435,9 +434,9 @@ class Log:
         try:
             os.fdatasync(held.fd)
             if not self._settled:
-                if batch.start < _SMALL:
-                    # Whoever made the file may have died before it had synced the folder.
-                    handle.sync_folder(self._folder)
+                # Whoever made the file, or the folder, may have died before it had synced what names it.
+                handle.sync_folder(self._folder)
+                handle.sync_folder(os.path.dirname(self._folder))
                 self._settled = True
         except OSError:
             # What the disk holds now is unknown, and syncing again would not tell. A copy that syncs does.
@@ -517,15 +516,10 @@ def _create(path: str) -> Handle:
 
 
 def _copy(held: Handle, fd: int) -> None:
-    """Write the frames of a log to another file, byte for byte: for readers it is the same log."""
+    """Write a log to another file, byte for byte: for readers it is the same log, and damage is kept for a repair."""
     size = held.size
-    index = scan.begin(held.fd, size)
-    if index is None:
-        return
-    scan.advance(held.fd, index, size)
     offset = 0
-    while offset < index.end:
-        data = scan.pread(held.fd, min(_WASTE, index.end - offset), offset)
+    while offset < size and (data := scan.pread(held.fd, min(_WASTE, size - offset), offset)):
         _, error = handle.write(fd, data, offset)
         if error is not None:
             raise error
