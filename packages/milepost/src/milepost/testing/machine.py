@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import tempfile
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, cast
 
@@ -311,16 +311,16 @@ class SaverMachine(RuleBasedStateMachine):
 
     @invariant()
     def equals_the_model(self) -> None:
+        """What was touched is as it should be: the newest checkpoints now, all of them at the end."""
         touched, self._touched = self._touched, set()
-        for face in self._savers[-1:]:
-            self._do(self._compare(face, sorted(touched)))
+        self._do(self._compare(self._savers[-1], sorted(touched), limit=4))
 
-    async def _compare(self, face: Face, threads: Any) -> None:
+    async def _compare(self, face: Face, threads: Iterable[str], limit: int | None = None) -> None:
         for thread in threads:
             known = self._model.thread(thread)
-            found = await face.list(at(thread, None))
+            found = await face.list(at(thread, None), limit=limit)
             places = [(inside(item.config)["checkpoint_ns"], item.checkpoint["id"]) for item in found]
-            assert places == known.order(), f"thread {thread!r}: {places} instead of {known.order()}"
+            assert places == known.order()[:limit], f"thread {thread!r}: {places} instead of {known.order()}"
             for place, item in zip(places, found, strict=True):
                 self._same(thread, place, known.rows[place], item)
             stats = await face.stats(thread)
@@ -342,14 +342,12 @@ class SaverMachine(RuleBasedStateMachine):
     def _both(self, thread: str, apply: Callable[[], None], call: Coroutine[Any, Any, Any]) -> bool:
         """Do it to the saver and to the model; both must do it, or both refuse it."""
         self._touched.add(thread)
-        before = copy.deepcopy(self._model)
         try:
             self._do(call)
         except (ThreadDeleted, Conflict) as exc:
             try:
                 apply()
             except Refused:
-                self._model = before
                 return False
             raise AssertionError(f"refused without a reason: {exc}") from exc
         apply()

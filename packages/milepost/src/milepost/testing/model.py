@@ -16,7 +16,7 @@ Place = tuple[str, str]
 
 
 class Refused(Exception):  # it says what the saver has to say
-    """The saver has to refuse this: `ThreadDeleted`, or `Conflict` for a copy."""
+    """The saver has to refuse this: `ThreadDeleted`, or `Conflict` for a copy. The model is as it was."""
 
 
 @dataclass
