@@ -13,7 +13,8 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemM
 from milepost.codec.guard import BLOCK, SameObjects, Seen, guardable
 from milepost.codec.values import Serializer
 
-encode = Serializer().encode
+eyes = Serializer()
+encode = eyes.encode
 
 
 def conversation() -> list[AnyMessage]:
@@ -27,7 +28,7 @@ def conversation() -> list[AnyMessage]:
             response_metadata={"tokens": 1, "flag": True},
             usage_metadata={"input_tokens": 1, "output_tokens": 2, "total_tokens": 3},
         ),
-        ToolMessage("result", tool_call_id="c1", id="t", artifact={"rows": [[1, 2], [3, 4]]}),
+        ToolMessage("result", tool_call_id="c1", id="t", artifact={"rows": [[1, 2], [3, 4]], "raw": b"raw"}),
     ]
 
 
@@ -50,6 +51,7 @@ MUTATIONS: dict[str, Callable[[list[Any]], Any]] = {
     "usage": lambda m: m[2].usage_metadata.update(total_tokens=4),
     "artifact deep": lambda m: m[3].artifact["rows"][1].reverse(),
     "tuple for equal list": lambda m: m[3].artifact["rows"].__setitem__(0, (1, 2)),
+    "bytearray for equal bytes": lambda m: m[3].artifact.update(raw=bytearray(b"raw")),
     "artifact replaced": lambda m: setattr(m[3], "artifact", None),
     "status": lambda m: setattr(m[3], "status", "error"),
     "id": lambda m: setattr(m[3], "id", "other"),
@@ -66,33 +68,49 @@ MUTATIONS: dict[str, Callable[[list[Any]], Any]] = {
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_change_is_seen(name: str) -> None:
     messages = conversation()
-    seen = Seen(messages, encode)
-    assert seen.same(messages, encode)
+    seen = Seen(messages, eyes)
+    assert seen.same(messages, eyes)
     MUTATIONS[name](messages)
-    assert not seen.same(messages, encode)
+    assert not seen.same(messages, eyes)
 
 
 def test_a_value_that_cannot_be_stored_any_more_is_a_change() -> None:
     messages = conversation()
-    seen = Seen(messages, encode)
+    seen = Seen(messages, eyes)
     messages[1].additional_kwargs["handle"] = object()
-    assert not seen.same(messages, encode)
+    assert not seen.same(messages, eyes)
+
+
+def test_a_run_that_grows_is_seen_as_a_whole() -> None:
+    messages = conversation()
+    seen = Seen(messages[3:], eyes, Seen(messages[:3], eyes))
+    assert seen.same(messages, eyes)
+    messages[1].additional_kwargs["a"]["b"].append(3)
+    assert not seen.same(messages, eyes)
+    with pytest.raises(TypeError, match="changed"):
+        Seen(messages[3:], eyes, seen_before(messages))
+
+
+def seen_before(messages: list[Any]) -> Seen:
+    before = Seen(messages[:3], eyes)
+    messages[1].additional_kwargs["a"]["b"].append(4)
+    return before
 
 
 def test_untouched_copies_of_the_list_are_the_same_and_deep_copies_are_not() -> None:
     messages = conversation()
-    seen = Seen(messages, encode)
-    assert seen.same(list(messages), encode)
-    assert not seen.same(copy.deepcopy(messages), encode)
+    seen = Seen(messages, eyes)
+    assert seen.same(list(messages), eyes)
+    assert not seen.same(copy.deepcopy(messages), eyes)
 
 
 def test_a_changed_and_restored_message_is_the_same() -> None:
     messages = conversation()
-    seen = Seen(messages, encode)
+    seen = Seen(messages, eyes)
     content = messages[0].content
     messages[0].content = "other"
     messages[0].content = content
-    assert seen.same(messages, encode)
+    assert seen.same(messages, eyes)
 
 
 def test_extras_and_subclasses_are_not_guarded() -> None:
@@ -110,11 +128,11 @@ def test_extras_and_subclasses_are_not_guarded() -> None:
 def test_same_objects_are_the_same_and_equal_ones_are_not() -> None:
     values: list[Any] = [1, "a", None, 1.5]
     seen = SameObjects(values)
-    assert seen.same(list(values), encode)
-    assert not seen.same([True, "a", None, 1.5], encode)
-    assert not seen.same([1.0, "a", None, 1.5], encode)
-    assert not seen.same([*values, 2], encode)
-    assert not seen.same(values[:3], encode)
+    assert seen.same(list(values), eyes)
+    assert not seen.same([True, "a", None, 1.5], eyes)
+    assert not seen.same([1.0, "a", None, 1.5], eyes)
+    assert not seen.same([*values, 2], eyes)
+    assert not seen.same(values[:3], eyes)
 
 
 json = st.recursive(
@@ -134,7 +152,7 @@ message = st.one_of(
 @given(st.lists(message, min_size=1, max_size=6), st.data())
 def test_whenever_the_guard_says_same_the_encoding_is_the_same(messages: list[Any], data: st.DataObject) -> None:
     before = [encode(one) for one in messages]
-    seen = Seen(messages, encode)
+    seen = Seen(messages, eyes)
     victim = data.draw(st.sampled_from(messages))
     change = data.draw(st.sampled_from(["content", "kwargs", "artifact", "metadata", "nothing"]))
     value = data.draw(json)
@@ -146,13 +164,13 @@ def test_whenever_the_guard_says_same_the_encoding_is_the_same(messages: list[An
         victim.response_metadata["m"] = value
     elif change == "artifact" and isinstance(victim, ToolMessage):
         victim.artifact = value
-    if seen.same(messages, encode):
+    if seen.same(messages, eyes):
         assert [encode(one) for one in messages] == before
 
 
 def test_blocks_are_of_a_size_that_one_pass_is_worth() -> None:
     many = [HumanMessage(f"m{at}", id=str(at)) for at in range(BLOCK)]
-    seen = Seen(many, encode)
-    assert seen.same(many, encode)
+    seen = Seen(many, eyes)
+    assert seen.same(many, eyes)
     many[BLOCK // 2].content = "changed"
-    assert not seen.same(many, encode)
+    assert not seen.same(many, eyes)

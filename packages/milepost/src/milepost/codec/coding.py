@@ -32,8 +32,8 @@ class Coding(Protocol):
     secret: bool
     """Plain bytes must not be told from what is stored."""
 
-    look: Callable[[Any], bytes]
-    """Milepost's exact encoding, whatever is stored: values that it tells apart only by their bytes are the same."""
+    eyes: Serializer
+    """Milepost's own, whatever is stored: values to which it gives the same bytes are the same."""
 
     def encode(self, value: Any, /) -> bytes: ...
 
@@ -55,7 +55,7 @@ class OwnCoding:
 
     def __init__(self, serde: Serializer) -> None:
         self.family: object = serde.family
-        self.look: Callable[[Any], bytes] = serde.encode
+        self.eyes = serde
         self.encode: Callable[[Any], bytes] = serde.encode
         self.decode: Callable[[bytes], Any] = serde.decode
 
@@ -71,8 +71,8 @@ class TypedCoding:
 
     typed = True
 
-    def __init__(self, serde: SerializerProtocol, look: Callable[[Any], bytes]) -> None:
-        self.look = look
+    def __init__(self, serde: SerializerProtocol, eyes: Serializer) -> None:
+        self.eyes = eyes
         self._serde = serde
         self._cipher = serde.cipher if type(serde) is EncryptedSerializer else None
         self.secret = self._cipher is not None
@@ -122,7 +122,7 @@ def own_serializer(serde: SerializerProtocol) -> Serializer:
 
 def coding_for(serde: SerializerProtocol, own: Serializer) -> Coding:
     """How a saver with this serializer encodes; `own` is Milepost's."""
-    return OwnCoding(serde) if isinstance(serde, Serializer) else TypedCoding(serde, own.encode)
+    return OwnCoding(serde) if isinstance(serde, Serializer) else TypedCoding(serde, own)
 
 
 def _dotted(value: object) -> str:

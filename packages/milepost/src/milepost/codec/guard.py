@@ -15,7 +15,7 @@ together, in a handful of C-level passes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from operator import attrgetter, is_
 from typing import Any
@@ -23,6 +23,8 @@ from typing import Any
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 
 from milepost.codec.exts import array_header
+from milepost.codec.values import Serializer
+from milepost.codec.walk import has_binary
 
 BLOCK = 128
 """Messages checked together."""
@@ -33,23 +35,23 @@ _SCALARS: frozenset[type] = frozenset({str, int, float, bool, bytes, type(None)}
 _fields = attrgetter("__dict__")
 _extras = attrgetter("__pydantic_extra__")
 
-Encode = Callable[[Any], bytes]
-
 
 class Seen:
     """What a run of messages looked like when it was encoded."""
 
-    __slots__ = ("boxed", "boxes", "classes", "names", "values")
+    __slots__ = ("boxed", "boxes", "classes", "names", "plain", "values")
 
-    def __init__(self, messages: Sequence[Any], encode: Encode, after: Seen | None = None) -> None:
+    def __init__(self, messages: Sequence[Any], eyes: Serializer, after: Seen | None = None) -> None:
         """With `after`, the run is that one, known to be the same still, and `messages` behind it.
 
-        Raises whatever `encode` raises for a value that cannot be stored.
+        Raises `Unserializable` for a value that cannot be stored, and ``TypeError`` for one that changes meanwhile.
         """
         dicts = list(map(_fields, messages))
         values: list[Any] = list(chain.from_iterable(map(dict.values, dicts)))
         start = len(after.values) if after else 0
         boxed = [at for at, value in enumerate(values, start) if type(value) not in _SCALARS]
+        # Where there is nothing binary, equal glances prove equal values; elsewhere a closer look is needed.
+        self.plain: bool = (after is None or after.plain) and not has_binary([values[at - start] for at in boxed])
         self.classes: list[type] = list(map(type, messages))
         self.names: list[str] = list(chain.from_iterable(dicts))
         self.values: list[Any] = values
@@ -59,7 +61,12 @@ class Seen:
             self.names = after.names + self.names
             self.values = after.values + values
             self.boxed = after.boxed + boxed
-        self.boxes = encode([self.values[at] for at in self.boxed])
+        boxes = [self.values[at] for at in self.boxed]
+        try:
+            self.boxes = eyes.glance(boxes) if self.plain else eyes.encode(boxes)
+        except TypeError:
+            self.plain = False
+            self.boxes = eyes.encode(boxes)
         if after and not self.body().startswith(after.body()):
             # Another thread changed something since `after` was found the same: these boxes would vouch for items
             # that were encoded before.
@@ -69,7 +76,7 @@ class Seen:
         """The encoded boxes, one after the other."""
         return self.boxes[len(array_header(len(self.boxed))) :]
 
-    def same(self, messages: Sequence[Any], encode: Encode) -> bool:
+    def same(self, messages: Sequence[Any], eyes: Serializer) -> bool:
         """Whether `messages`, as many as then, would be encoded to the same bytes as then."""
         if list(map(type, messages)) != self.classes or any(map(_extras, messages)):
             return False
@@ -81,7 +88,7 @@ class Seen:
         boxes = [values[at] for at in self.boxed]
         # What cannot be encoded any more has changed; encoding the message itself will say what is wrong with it.
         try:
-            return encode(boxes) == self.boxes
+            return (eyes.glance(boxes) if self.plain else eyes.encode(boxes)) == self.boxes
         except TypeError:
             return False
 
@@ -94,9 +101,9 @@ class SameObjects:
     def __init__(self, values: Sequence[Any]) -> None:
         self.values = list(values)
 
-    def same(self, values: Sequence[Any], encode: Encode) -> bool:
+    def same(self, values: Sequence[Any], eyes: Serializer) -> bool:
         """As `Seen.same`. The lists may differ in length: then they are not the same."""
-        del encode  # nothing below an immutable scalar can change
+        del eyes  # nothing below an immutable scalar can change
         return len(values) == len(self.values) and all(map(is_, values, self.values))
 
 

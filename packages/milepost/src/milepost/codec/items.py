@@ -160,7 +160,7 @@ def _cut_list(value: list[Any], coding: Coding, before: Piece | None) -> Inline 
 
 def _cut_flat(value: list[Any], coding: Coding, old: Block | None) -> Block:
     seen = SameObjects(value)
-    if old is not None and old.seen is not None and old.seen.same(value, coding.look):
+    if old is not None and old.seen is not None and old.seen.same(value, coding.eyes):
         return old
     # One item for the lot, so that a list of numbers does not cost more in addresses than in bytes; long texts, which
     # would be written again and again while the chunk fills, are items of their own.
@@ -174,7 +174,7 @@ def _cut_block(value: list[Any], coding: Coding, old: Block | None) -> Block:
     after: Block | None = None
     if old is not None and isinstance(old.seen, Seen) and len(value) >= len(old.items):
         upto = len(old.items)
-        if old.seen.same(value[:upto], coding.look):
+        if old.seen.same(value[:upto], coding.eyes):
             if upto == len(value):
                 return old
             after, value = old, value[upto:]
@@ -188,7 +188,7 @@ def _look(value: Sequence[Any], coding: Coding, after: Block | None) -> Seen | N
     if not guardable(value):
         return None
     try:
-        return Seen(value, coding.look, after.seen if after and isinstance(after.seen, Seen) else None)
+        return Seen(value, coding.eyes, after.seen if after and isinstance(after.seen, Seen) else None)
     except TypeError:
         return None  # encoding the message itself will raise, and say where
 

@@ -56,6 +56,10 @@ class Level:
             raise TypeError
         return data
 
+    def glance(self, obj: Any) -> bytes:
+        """`pack` without the look for bytearrays: one right in `obj` is told from bytes only inside an object."""
+        return _packb(obj, self.default, PACK_OPTIONS)
+
     def default(self, obj: Any) -> Any:
         """The hook for ormsgpack. What it raises, ormsgpack turns into a ``TypeError`` that says nothing."""
         shape = SHAPES.get(type(obj))
@@ -92,6 +96,23 @@ def _hides_bytearray(obj: Any, data: bytes) -> bool:
 def _maybe_bytes(data: bytes, start: int) -> bool:
     find = data.find
     return find(b"\xc4", start) >= 0 or find(b"\xc5", start) >= 0 or find(b"\xc6", start) >= 0
+
+
+def has_binary(obj: Any) -> bool:
+    """Whether there are bytes, bytearrays or memoryviews in the lists and dicts of `obj`."""
+    stack = [obj]
+    for part in stack:
+        kind = type(part)
+        if kind is dict:
+            stack.extend(part.values())
+        elif kind is list:
+            stack.extend(part)
+        elif kind in _BINARY:
+            return True
+    return False
+
+
+_BINARY: Final = frozenset({bytes, bytearray, memoryview})
 
 
 def _has_bytearray(obj: Any) -> bool:
