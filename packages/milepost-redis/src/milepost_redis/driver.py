@@ -44,11 +44,10 @@ class _Talk:
         self.whole = False
         """Whether scripts go with their text."""
 
-    def commands(self) -> list[Words]:
+    def commands(self) -> tuple[list[Words], Words | None]:
+        """What is sent, and what is sent last."""
         commands: list[Words] = [step.words(whole=self.whole) for step in self._request.steps]
-        if self._waits:
-            commands.append(self._waits.command)
-        return commands
+        return commands, self._waits.command if self._waits else None
 
     def answers(self, replies: list[Any]) -> list[Any] | None:
         """The answers; None when the server does not know a script and the request has to go once more."""
@@ -85,7 +84,7 @@ class Engine:
         fresh = False
         while True:
             try:
-                answers = talk.answers(self._source.talk(talk.commands(), fresh=fresh))
+                answers = talk.answers(self._source.talk(*talk.commands(), fresh=fresh))
             except FAILURES as exc:
                 pause = talk.again(exc)
                 if pause is None:
@@ -114,7 +113,7 @@ class AsyncEngine:
         fresh = False
         while True:
             try:
-                answers = talk.answers(await self._source.talk(talk.commands(), fresh=fresh))
+                answers = talk.answers(await self._source.talk(*talk.commands(), fresh=fresh))
             except FAILURES as exc:
                 pause = talk.again(exc)
                 if pause is None:

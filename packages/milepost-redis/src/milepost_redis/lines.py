@@ -20,8 +20,11 @@ T = TypeVar("T")
 class AsyncSource(Protocol):
     """Carries out commands for tasks of one event loop."""
 
-    async def talk(self, commands: Sequence[Words], *, fresh: bool = False) -> list[Any]:
-        """As `milepost_redis.sources.Source.talk`. Cancelled, it ends when the replies are there."""
+    async def talk(self, commands: Sequence[Words], last: Words | None = None, *, fresh: bool = False) -> list[Any]:
+        """As `milepost_redis.sources.Source.talk`. Cancelled, it ends when the replies are there.
+
+        `last` is sent after all commands of all requests that go together, and its reply counts for each of them.
+        """
         ...
 
     def close(self) -> Awaitable[None]:
@@ -32,10 +35,11 @@ class AsyncSource(Protocol):
 class _Job:
     """The commands of one request on their way."""
 
-    __slots__ = ("commands", "ended", "error", "replies", "waiter")
+    __slots__ = ("commands", "ended", "error", "last", "replies", "waiter")
 
-    def __init__(self, commands: Sequence[Words], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, commands: Sequence[Words], last: Words | None, loop: asyncio.AbstractEventLoop) -> None:
         self.commands = commands
+        self.last = last
         self.replies: list[Any] = []
         self.error: BaseException | None = None
         self.waiter: asyncio.Future[None] = loop.create_future()
@@ -107,15 +111,20 @@ class _Line:
 
     async def _converse(self, jobs: Sequence[_Job]) -> None:
         connection = self._connection
-        packed = [part for job in jobs for words in job.commands for part in connection.pack_command(*words)]
-        await connection.send_packed_command([b"".join(packed)], check_health=False)
+        commands = [words for job in jobs for words in job.commands]
+        last = next((job.last for job in jobs if job.last), None)
+        await send(connection, commands if last is None else [*commands, last])
         for job in jobs:
             for _ in job.commands:
-                try:
-                    job.replies.append(await connection.read_response(disable_decoding=True))
-                except ResponseError as exc:
-                    job.replies.append(exc)
-            self._end(job)
+                job.replies.append(await receive(connection))
+            if job.last is None:
+                self._end(job)
+        if last is not None:
+            reply = await receive(connection)
+            for job in jobs:
+                if job.last is not None:
+                    job.replies.append(reply)
+                    self._end(job)
 
     async def _drop(self, jobs: Sequence[_Job], error: BaseException) -> None:
         await self._connection.disconnect(nowait=True)
@@ -146,14 +155,14 @@ class Lines:
         self._closed = False
         self._guard: AsyncGenerator[None] | None = None
 
-    async def talk(self, commands: Sequence[Words], *, fresh: bool = False) -> list[Any]:
+    async def talk(self, commands: Sequence[Words], last: Words | None = None, *, fresh: bool = False) -> list[Any]:
         if self._guard is None:
             # A loop that ends closes its generators: so the connections are closed with it, if nobody did it before.
             self._guard = self._until_shutdown()
             await anext(self._guard)
         if self._closed:
             raise closed()
-        job = _Job(commands, asyncio.get_running_loop())
+        job = _Job(commands, last, asyncio.get_running_loop())
         self._line().submit(job, fresh=fresh)
         return await job.result()
 
@@ -187,8 +196,8 @@ class AsyncBorrowed:
     def __init__(self, client: Any) -> None:
         self._pool = client.connection_pool
 
-    async def talk(self, commands: Sequence[Words], *, fresh: bool = False) -> list[Any]:
-        return await whole(self._talk(commands, fresh=fresh))
+    async def talk(self, commands: Sequence[Words], last: Words | None = None, *, fresh: bool = False) -> list[Any]:
+        return await whole(self._talk(commands if last is None else [*commands, last], fresh=fresh))
 
     async def _talk(self, commands: Sequence[Words], *, fresh: bool) -> list[Any]:
         pool = self._pool
@@ -196,14 +205,8 @@ class AsyncBorrowed:
         try:
             if fresh:
                 await connection.disconnect(nowait=True)
-            packed = [part for words in commands for part in connection.pack_command(*words)]
-            await connection.send_packed_command([b"".join(packed)], check_health=False)
-            replies: list[Any] = []
-            for _ in commands:
-                try:
-                    replies.append(await connection.read_response(disable_decoding=True))
-                except ResponseError as exc:
-                    replies.append(exc)
+            await send(connection, commands)
+            replies = [await receive(connection) for _ in commands]
         except BaseException:
             await connection.disconnect(nowait=True)
             raise
@@ -223,14 +226,15 @@ class AsyncRouted:
         self._client = client
         self._owned = owned
 
-    async def talk(self, commands: Sequence[Words], *, fresh: bool = False) -> list[Any]:
+    async def talk(self, commands: Sequence[Words], last: Words | None = None, *, fresh: bool = False) -> list[Any]:
+        assert last is None, "a cluster client does not say which node it talked to"
         return await whole(self._talk(commands))
 
     async def _talk(self, commands: Sequence[Words]) -> list[Any]:
         replies: list[Any] = []
         for words in commands:
             try:
-                replies.append(await self._client.execute_command(*words, NEVER_DECODE=True))
+                replies.append(await self._client.execute_command(words[0].decode(), *words[1:], NEVER_DECODE=True))
             except ResponseError as exc:
                 replies.append(exc)
         return replies
@@ -238,6 +242,20 @@ class AsyncRouted:
     async def close(self) -> None:
         if self._owned:
             await self._client.aclose()
+
+
+async def send(connection: Any, commands: Sequence[Words]) -> None:
+    """Send commands over an async connection of redis-py."""
+    packed = [part for words in commands for part in connection.pack_command(*words)]
+    await connection.send_packed_command([b"".join(packed)], check_health=False)
+
+
+async def receive(connection: Any) -> Any:
+    """The next reply; an error of the server is one too."""
+    try:
+        return await connection.read_response(disable_decoding=True)
+    except ResponseError as exc:
+        return exc
 
 
 async def whole(work: Coroutine[Any, Any, T]) -> T:

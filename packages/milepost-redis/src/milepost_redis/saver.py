@@ -204,7 +204,8 @@ def _milliseconds(ttl: str) -> bytes:
 
 def _durability(option: str, timeout: float, *, spread: bool) -> Durability:
     kind, _, count = option.partition(":")
-    patience = b"%d" % int(timeout * 1000)
+    # The answer has to come before the connection is given up.
+    patience = b"%d" % max(int(timeout * 800), 1)
     if option in ("", "memory"):
         return Durability(option)
     if spread:

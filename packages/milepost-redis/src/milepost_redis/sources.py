@@ -21,8 +21,8 @@ Words = Sequence[bytes]
 class Source(Protocol):
     """Carries out commands in the calling thread."""
 
-    def talk(self, commands: Sequence[Words], *, fresh: bool = False) -> list[Any]:
-        """Send all commands at once and return their replies; an error of the server is the reply to its command.
+    def talk(self, commands: Sequence[Words], last: Words | None = None, *, fresh: bool = False) -> list[Any]:
+        """Send all commands at once, and then `last`, and return the replies; an error of the server is one too.
 
         With `fresh`, on a connection that was not idle before. Raises what the driver raises.
         """
@@ -59,7 +59,7 @@ class Pool:
         self._places = threading.BoundedSemaphore(size)
         self._closed = False
 
-    def talk(self, commands: Sequence[Words], *, fresh: bool = False) -> list[Any]:
+    def talk(self, commands: Sequence[Words], last: Words | None = None, *, fresh: bool = False) -> list[Any]:
         if not self._places.acquire(timeout=self._patience):
             raise crowded(self._size, self._patience)
         try:
@@ -72,7 +72,7 @@ class Pool:
             if fresh:
                 connection.disconnect()
             try:
-                return converse(connection, commands)
+                return converse(connection, commands if last is None else [*commands, last])
             finally:
                 self._give(connection)
         finally:
@@ -99,13 +99,13 @@ class Borrowed:
     def __init__(self, client: Any) -> None:
         self._pool = client.connection_pool
 
-    def talk(self, commands: Sequence[Words], *, fresh: bool = False) -> list[Any]:
+    def talk(self, commands: Sequence[Words], last: Words | None = None, *, fresh: bool = False) -> list[Any]:
         pool = self._pool
         connection = pool.get_connection()
         try:
             if fresh:
                 connection.disconnect()
-            return converse(connection, commands)
+            return converse(connection, commands if last is None else [*commands, last])
         finally:
             pool.release(connection)
 
@@ -120,11 +120,12 @@ class Routed:
         self._client = client
         self._owned = owned
 
-    def talk(self, commands: Sequence[Words], *, fresh: bool = False) -> list[Any]:
+    def talk(self, commands: Sequence[Words], last: Words | None = None, *, fresh: bool = False) -> list[Any]:
+        assert last is None, "a cluster client does not say which node it talked to"
         replies: list[Any] = []
         for words in commands:
             try:
-                replies.append(self._client.execute_command(*words, NEVER_DECODE=True))
+                replies.append(self._client.execute_command(words[0].decode(), *words[1:], NEVER_DECODE=True))
             except ResponseError as exc:
                 replies.append(exc)
         return replies

@@ -20,7 +20,7 @@ _SPAN: Final = struct.Struct(">QQ")
 _GROUP: Final = struct.Struct(">QI")
 _MEMBER: Final = struct.Struct(">cQQI")
 _HEAD: Final = struct.Struct(">BB8sddddddd")
-_GENERATION: Final = struct.Struct(">Q")
+_GENERATION: Final = struct.Struct(">q")
 
 NUL: Final = b"\0"
 WAITS: Final = "__interrupt__"
@@ -67,12 +67,12 @@ def framed(text: bytes) -> bytes:
 
 def generation(number: int | None) -> bytes:
     """A generation as the scripts know it: 8 bytes, or nothing."""
-    return b"" if number is None else _GENERATION.pack(number & 0xFFFF_FFFF_FFFF_FFFF)
+    return b"" if number is None else _GENERATION.pack(number)
 
 
 def number(generation: bytes) -> int:
     """A generation as callers know it; -1 for that of a thread that is not there."""
-    return int.from_bytes(generation, "big") if generation else -1
+    return int.from_bytes(generation, "big", signed=True)
 
 
 def spans(given: Sequence[Span]) -> bytes:

@@ -37,7 +37,14 @@ local function spans_of_write(value)
   return spans
 end
 
--- Adds to `names` the members of all packs that may overlap `spans`: groups of a writer, a number of spans, and for each
+-- Whether the pack reaches the item `first`. Where the numbers are too large to tell, it may.
+local function reaches(member, first)
+  local high, low, count = struct.unpack('>I4I4I4', string.sub(member, 10))
+  local wanted_high, wanted_low = struct.unpack('>I4I4', first)
+  return wanted_high >= 2097152 or high * 4294967296 + low + count > wanted_high * 4294967296 + wanted_low
+end
+
+-- Adds to `names` the members of all packs that overlap `spans`: groups of a writer, a number of spans, and for each
 -- its first item and the one after its last.
 local function find_packs(spans, names)
   local at = 1
@@ -48,11 +55,11 @@ local function find_packs(spans, names)
     for _ = 1, count do
       local first, past
       first, past, at = struct.unpack('c8c8', spans, at)
-      first = writer .. first
-      local found = call('ZRANGEBYLEX', ORDER, '[' .. first, '(' .. writer .. past)
-      if not found[1] or string.sub(found[1], 1, 17) ~= first then
-        local before = call('ZREVRANGEBYLEX', ORDER, '(' .. first, '[' .. writer, 'LIMIT', 0, 1)[1]
-        if before then
+      local least = writer .. first
+      local found = call('ZRANGEBYLEX', ORDER, '[' .. least, '(' .. writer .. past)
+      if not found[1] or string.sub(found[1], 1, 17) ~= least then
+        local before = call('ZREVRANGEBYLEX', ORDER, '(' .. least, '[' .. writer, 'LIMIT', 0, 1)[1]
+        if before and reaches(before, first) then
           found[#found + 1] = before
         end
       end

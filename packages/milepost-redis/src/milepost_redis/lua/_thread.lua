@@ -16,6 +16,8 @@
 
 local DATA, ORDER, TOMB, INDEX = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local FORMAT = 1
+-- The generation of a thread that is not there.
+local NOWHERE = string.rep('\255', 8)
 local HEAD = '>BBc8ddddddd'
 local call = redis.call
 

@@ -12,8 +12,9 @@ local dead = first_dead(ns, {id})
 if dead then
   return {'dead', dead}
 end
-if generation ~= '' and (not head or generation ~= head.generation) then
-  return {'stale', head and head.generation or ''}
+local current = head and head.generation or NOWHERE
+if generation ~= '' and generation ~= current then
+  return {'stale', current}
 end
 head = head or begin(thread, fresh)
 local place = ns .. '\0' .. id

@@ -1,0 +1,248 @@
+"""Connections that end, servers that stop, answers that do not come."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import milepost_redis
+import pytest
+import redis
+from milepost.errors import Unavailable
+from milepost.flavour import run
+from milepost.store import Drop, Loaded, Query, Span, Store
+from milepost.testing import servers_redis
+from redis_store.kit import Place, chain, head, name, put, row, write
+
+Verb = Callable[[Store], Coroutine[Any, Any, Any]]
+
+
+async def _drop(store: Store) -> bool:
+    chart = await store.chart("t")
+    assert chart is not None
+    return await store.drop("t", Drop(checkpoints=(("", name(1)),), packs=(Span(7, 1, 1),)), chart.token)
+
+
+async def _load(store: Store) -> None:
+    batch = await store.export("t", None, 100)
+    assert batch is not None
+    await store.load("u", batch)
+
+
+VERBS: dict[str, Verb] = {
+    "setup": lambda store: store.setup(),
+    "put": lambda store: store.put("t", *row(3, parent=2), None),
+    "put_writes": lambda store: store.put_writes("t", "", name(2), [write()], None),
+    "get": lambda store: store.get("t", "", None),
+    "page": lambda store: store.page(Query(), None, 5),
+    "lineage": lambda store: store.lineage("t", "", None, None, None, 5),
+    "fetch": lambda store: store.fetch("t", [Span(7, 1, 2)]),
+    "threads": lambda store: store.threads(None, 5),
+    "chart": lambda store: store.chart("t"),
+    "drop": _drop,
+    "delete_thread": lambda store: store.delete_thread("t"),
+    "export and load": _load,
+    "stats": lambda store: store.stats(None),
+}
+READS = {"get", "page", "lineage", "fetch", "threads", "chart", "stats"}
+
+
+def kill_all(client: redis.Redis) -> None:
+    """End the connections of everybody else."""
+    client.client_kill_filter(_type="normal", skipme=True)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_connection_that_was_killed(server: servers_redis.Redis, verb: str) -> None:
+    """The next call succeeds, as if nothing had been."""
+    place = Place(server.url(), "p")
+    with place.client() as client, place.store() as store:
+        chain(store, "t", 2)
+        kill_all(client)
+        answer = run(VERBS[verb](store))
+        if verb in READS:
+            assert answer == run(VERBS[verb](store))
+            assert answer
+        kill_all(client)
+        run(VERBS[verb](store))
+
+
+@pytest.mark.parametrize("verb", VERBS)
+async def test_a_connection_that_was_killed_async(server: servers_redis.Redis, verb: str) -> None:
+    place = Place(server.url(), "p")
+    with place.client() as client, place.store() as blocking:
+        chain(blocking, "t", 2)
+        backend = place.backend()
+        store = backend.asynchronous()
+        await store.setup()
+        kill_all(client)
+        answer = await VERBS[verb](store)
+        if verb in READS:
+            assert answer == await VERBS[verb](store)
+        kill_all(client)
+        await asyncio.gather(VERBS[verb](store), store.stats(None), store.stats("t"))
+        await backend.aclose()
+
+
+def test_scripts_that_the_server_forgot(server: servers_redis.Redis) -> None:
+    place = Place(server.url(), "p")
+    with place.client() as client, place.store() as store:
+        chain(store, "t", 2)
+        client.script_flush()
+        for verb in READS:
+            assert run(VERBS[verb](store))
+        client.script_flush()
+        put(store, "t", 3, parent=2)
+        assert head(store, "t") == name(3)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_server_that_is_down(server: servers_redis.Redis, verb: str) -> None:
+    """What cannot be reached is not absent."""
+    with Place(server.url(), "p").store() as store:
+        server.kill()
+        with pytest.raises(Unavailable, match="try again when the server is up"):
+            run(VERBS[verb](store))
+        server.start()
+        run(VERBS["put"](store))
+        assert head(store, "t") == name(3)
+
+
+async def test_a_server_that_is_down_async(server: servers_redis.Redis) -> None:
+    backend = Place(server.url(), "p").backend()
+    store = backend.asynchronous()
+    await store.setup()
+    server.kill()
+    for refused in await asyncio.gather(*(verb(store) for verb in VERBS.values()), return_exceptions=True):
+        assert isinstance(refused, Unavailable)
+    server.start()
+    await store.put("t", *row(1), None)
+    assert isinstance(await store.get("t", "", None), Loaded)
+    await backend.aclose()
+
+
+def test_an_answer_that_does_not_come(server: servers_redis.Redis) -> None:
+    with Place(server.url(), "p").store(timeout=0.2) as store:
+        put(store, "t", 1)
+        server.pause()
+        with pytest.raises(Unavailable, match="no answer in time"):
+            put(store, "t", 2, parent=1)
+        server.resume()
+        assert head(store, "t") in (name(1), name(2))
+        put(store, "t", 2, parent=1)
+        assert head(store, "t") == name(2)
+
+
+async def test_an_answer_that_does_not_come_async(server: servers_redis.Redis) -> None:
+    backend = Place(server.url(), "p").backend(timeout=0.2)
+    store = backend.asynchronous()
+    await store.put("t", *row(1), None)
+    server.pause()
+    results = await asyncio.gather(
+        *(store.put("t", *row(number, parent=1), None) for number in range(2, 6)), return_exceptions=True
+    )
+    assert all(isinstance(result, Unavailable) for result in results)
+    server.resume()
+    await store.put("t", *row(6, parent=1), None)
+    loaded = await store.get("t", "", None)
+    assert loaded is not None
+    assert loaded.snapshots[0].row.id == name(6)
+    await backend.aclose()
+
+
+async def test_a_cancelled_call_has_happened_or_not(server: servers_redis.Redis) -> None:
+    """When its await ends, nothing of it is still on its way."""
+    place = Place(server.url(), "p")
+    backend = place.backend()
+    store = backend.asynchronous()
+    await store.put("t", *row(1), None)
+    server.pause()
+    task = asyncio.create_task(store.put("t", *row(2, parent=1), None))
+    await asyncio.sleep(0.05)
+    task.cancel()
+    await asyncio.sleep(0.05)
+    assert not task.done(), "it was sent, so it is waited for"
+    server.resume()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    loaded = await store.get("t", "", None)
+    assert loaded is not None
+    assert loaded.snapshots[0].row.id == name(2)
+    await backend.aclose()
+
+
+def test_more_callers_than_connections(place: Place) -> None:
+    with place.store(pool=2) as store:
+        threads = [threading.Thread(target=put, args=(store, "t", number)) for number in range(1, 30)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert run(store.stats("t")).checkpoints == 29
+
+
+def test_connections_that_are_all_busy(server: servers_redis.Redis) -> None:
+    backend = Place(server.url(), "p").backend(pool=1, timeout=0.3)
+    store = backend.blocking()
+    run(store.setup())
+    server.pause()
+    errors: list[Exception] = []
+
+    def call() -> None:
+        try:
+            put(store, "t", 1)
+        except Unavailable as exc:
+            errors.append(exc)
+
+    threads = [threading.Thread(target=call) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    server.resume()
+    assert len(errors) == 2
+    backend.close()
+
+
+def test_any_number_of_event_loops(place: Place) -> None:
+    backend = place.backend()
+    store = backend.asynchronous()
+    for number in range(1, 4):
+        asyncio.run(_once(store, number))
+    assert head(backend.blocking(), "t") == name(3)
+    backend.close()
+
+
+async def _once(store: Store, number: int) -> None:
+    await asyncio.gather(*(store.put("t", *row(number), None) for _ in range(5)))
+
+
+def test_a_forked_process_has_connections_of_its_own(place: Place) -> None:
+    with place.store() as store:
+        put(store, "t", 1)
+        child = os.fork()
+        if not child:
+            try:
+                for number in range(2, 30):
+                    put(store, "t", number)
+                os._exit(0)
+            finally:
+                os._exit(1)
+        for number in range(30, 60):
+            put(store, "t", number)
+        assert os.waitpid(child, 0)[1] == 0
+        assert run(store.stats("t")).checkpoints == 59
+
+
+def test_a_closed_store(place: Place) -> None:
+    backend = place.backend()
+    store = backend.blocking()
+    put(store, "t", 1)
+    backend.close()
+    backend.close()
+    with pytest.raises(Unavailable, match="was closed"):
+        run(store.get("t", "", None))
+    assert isinstance(backend, milepost_redis.RedisBackend)
