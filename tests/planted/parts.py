@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from milepost import maintenance, saver
 from milepost.codec import items
-from milepost.codec.guard import Encode, Seen
+from milepost.codec.guard import Seen
+from milepost.codec.values import Serializer
 from milepost.observe import Observers
 from milepost.pending import Pending
 from milepost.places import Place, place_of
@@ -25,11 +26,11 @@ class _ByIdentity(Seen):
 
     __slots__ = ("messages",)
 
-    def __init__(self, messages: Sequence[Any], encode: Encode, after: Any = None) -> None:
-        super().__init__(messages, encode, after)
+    def __init__(self, messages: Sequence[Any], eyes: Serializer, after: Any = None) -> None:
+        super().__init__(messages, eyes, after)
         self.messages = [*(after.messages if after else ()), *messages]
 
-    def same(self, messages: Sequence[Any], encode: Encode) -> bool:
+    def same(self, messages: Sequence[Any], eyes: Serializer) -> bool:
         return len(messages) == len(self.messages) and all(map(lambda a, b: a is b, messages, self.messages))
 
 
@@ -38,11 +39,11 @@ class _ByEquality(_ByIdentity):
 
     __slots__ = ()
 
-    def __init__(self, messages: Sequence[Any], encode: Encode, after: Any = None) -> None:
-        super().__init__(messages, encode, after)
+    def __init__(self, messages: Sequence[Any], eyes: Serializer, after: Any = None) -> None:
+        super().__init__(messages, eyes, after)
         self.messages = copy.deepcopy(self.messages)
 
-    def same(self, messages: Sequence[Any], encode: Encode) -> bool:
+    def same(self, messages: Sequence[Any], eyes: Serializer) -> bool:
         return list(messages) == self.messages
 
 
@@ -51,10 +52,11 @@ class _FieldsByIdentity(Seen):
 
     __slots__ = ()
 
-    def same(self, messages: Sequence[Any], encode: Encode) -> bool:
-        before, self.boxes = self.boxes, encode([self.values[at] for at in self.boxed])
+    def same(self, messages: Sequence[Any], eyes: Serializer) -> bool:
+        boxes = [self.values[at] for at in self.boxed]
+        before, self.boxes = self.boxes, eyes.glance(boxes) if self.plain else eyes.encode(boxes)
         try:
-            return super().same(messages, encode)
+            return super().same(messages, eyes)
         finally:
             self.boxes = before
 
