@@ -113,9 +113,9 @@ class Postgres(Subject):
         if used:
             with kept(self._base).link() as link:
                 # A subject that was never opened has no tables.
-                (found,) = link.run([Step(f"SELECT to_regclass('{self._schema}.thread')".encode(), None)])
+                (found,) = link.run([Step(f"SELECT to_regclass('{self._schema}.thread')".encode())])
                 if found != [(None,)]:
-                    link.run([Step(f"DELETE FROM {self._schema}.thread".encode(), None)])
+                    link.run([Step(f"DELETE FROM {self._schema}.thread".encode())])
 
     def backend(self) -> Backend:
         backend = milepost_postgres.open_backend(self._base, schema=self._schema, pool=4)

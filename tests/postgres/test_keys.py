@@ -140,6 +140,6 @@ def facets(place: Place) -> Iterator[Store]:
 
 def test_every_name_in_the_statements_is_filled_in() -> None:
     queries = Queries(Names('odd "schema"', "pre_"))
-    assert '"odd ""schema"""."pre_thread"' in queries["put"].decode()
+    assert '"odd ""schema"""."pre_thread"' in queries["put"].text.decode()
     with pytest.raises(KeyError):
         fill("{nothing}", {})

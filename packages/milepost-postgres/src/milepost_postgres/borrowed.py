@@ -114,11 +114,14 @@ class _OfConnection:
     def link(self, *, fresh: bool = False) -> Generator[Link]:
         del fresh  # there is only this one
         with self._turn:
-            if self._connection.info.transaction_status == TransactionStatus.INTRANS:
-                with self._connection.transaction():
-                    yield Link(self._connection)
+            connection = self._connection
+            if not connection.autocommit and connection.info.transaction_status == TransactionStatus.IDLE:
+                connection.execute("SELECT")  # psycopg begins the transaction
+            if connection.info.transaction_status == TransactionStatus.INTRANS:
+                with connection.transaction():
+                    yield Link(connection)
             else:
-                yield Link(self._connection)
+                yield Link(connection)
 
     def close(self) -> None:
         """The application closes its connection."""
@@ -137,11 +140,14 @@ class _AsyncOfConnection:
     async def link(self, *, fresh: bool = False) -> AsyncGenerator[AsyncLink]:
         del fresh  # there is only this one
         async with self._turn:
-            if self._connection.info.transaction_status == TransactionStatus.INTRANS:
-                async with self._connection.transaction():
-                    yield AsyncLink(self._connection)
+            connection = self._connection
+            if not connection.autocommit and connection.info.transaction_status == TransactionStatus.IDLE:
+                await connection.execute("SELECT")
+            if connection.info.transaction_status == TransactionStatus.INTRANS:
+                async with connection.transaction():
+                    yield AsyncLink(connection)
             else:
-                yield AsyncLink(self._connection)
+                yield AsyncLink(connection)
 
     def close(self) -> None:
         """The application closes its connection."""

@@ -11,7 +11,7 @@ import psycopg
 
 from milepost_postgres.combine import Alone, Answers, AsyncCombiner, Combiner
 from milepost_postgres.pool import AsyncSource, Source
-from milepost_postgres.request import Request, Step
+from milepost_postgres.request import Request
 from milepost_postgres.schema import Schema
 from milepost_postgres.trouble import closed, translate, trouble
 from milepost_postgres.wire import text
@@ -29,7 +29,7 @@ class _Batch:
     def __init__(self, requests: Sequence[Request], schema: Schema) -> None:
         self._requests = requests
         self._order = sorted(range(len(requests)), key=lambda number: requests[number].group or "")
-        timeout = Step(schema.queries["lock_timeout"], {"milliseconds": text(_BATCH_WAIT)})
+        timeout = schema.queries["lock_timeout"].step({"milliseconds": text(_BATCH_WAIT)})
         self.steps = [timeout, *(step for number in self._order for step in requests[number].steps)]
 
     def deal(self, answers: Answers) -> list[Answers]:

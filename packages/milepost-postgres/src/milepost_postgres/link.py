@@ -1,30 +1,40 @@
-"""One connection at work, in either flavour: how requests are sent over it, and when it is no good any more."""
+"""One connection at work, in either flavour: how requests are sent over it, and when it is no good any more.
+
+Statements go to libpq as they are, below psycopg's cursors: the parameters are bytes already, and what a cursor does for
+a statement takes longer than all the rest of a put. Waiting, cancelling and errors are psycopg's.
+"""
 
 from __future__ import annotations
 
+import itertools
 import select
+import weakref
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
-from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor
-from psycopg.pq import Format, TransactionStatus
-from psycopg.rows import tuple_row
+from psycopg import AsyncConnection, Connection, errors
+from psycopg.abc import PQGen
+from psycopg.adapt import Transformer
+from psycopg.generators import execute
+from psycopg.pq import ExecStatus, Format, TransactionStatus
+from psycopg.pq.abc import PGresult
+from psycopg.waiting import Ready, Wait
 
 from milepost_postgres.request import Step
-from milepost_postgres.wire import Wire, WireDumper
 
 Row = tuple[Any, ...]
-AnyCursor = TypeVar("AnyCursor", Cursor[Row], AsyncCursor[Row])
 
-PROBE = b"SELECT pg_backend_pid() = %s, CASE WHEN pg_backend_pid() = %s THEN set_config('jit', 'off', false) END"
+PROBE = b"""SELECT CASE WHEN pg_backend_pid() = %s THEN
+    set_config('jit', 'off', false) || set_config('plan_cache_mode', 'force_generic_plan', false) END IS NOT NULL"""
 """Tells a server from a pooler that shares its sessions: that one makes up the number it gave when we connected.
 
-A session that is ours alone never compiles: to compile a statement takes longer than any of ours runs."""
+A session that is ours alone never compiles a statement and plans it once: either takes longer than to carry it out.
+"""
 
 
 def sound(connection: Connection[Any] | AsyncConnection[Any]) -> bool:
     """Whether a connection that was used can be used again."""
-    return not connection.closed and connection.info.transaction_status == TransactionStatus.IDLE
+    return connection.pgconn.transaction_status == TransactionStatus.IDLE
 
 
 def silent(connection: Connection[Any] | AsyncConnection[Any]) -> bool:
@@ -36,25 +46,70 @@ def silent(connection: Connection[Any] | AsyncConnection[Any]) -> bool:
     return not poll.poll(0)
 
 
+class _Line:
+    """What both flavours do: statements out, rows in."""
+
+    def __init__(self, connection: Connection[Any] | AsyncConnection[Any]) -> None:
+        self._connection = connection
+        self._pgconn = connection.pgconn
+        self._prepared: dict[bytes, bytes] = {}
+        self._names = itertools.count()
+        self._rows = Transformer(connection)
+
+    def talk(self, steps: Sequence[Step]) -> PQGen[list[list[Row]]]:
+        """Carry out the steps in one transaction and one round trip, on a connection that commits by itself."""
+        # As psycopg has it: None is a connection that must not prepare.
+        prepare = self._connection.prepare_threshold is not None
+        if prepare:
+            for text in {step.text for step in steps} - self._prepared.keys():
+                name = b"milepost_%d" % next(self._names)
+                self._pgconn.send_prepare(name, text)
+                yield from self._answers()
+                self._prepared[text] = name
+        if len(steps) == 1:
+            self._send(steps[0], prepare=prepare)
+            return (yield from self._answers())
+        self._pgconn.enter_pipeline_mode()
+        for step in steps:
+            self._send(step, prepare=prepare)
+        self._pgconn.pipeline_sync()
+        results = yield from _until_sync(self._pgconn)
+        self._pgconn.exit_pipeline_mode()
+        return [self._load(result) for result in results]
+
+    def _send(self, step: Step, *, prepare: bool) -> None:
+        text, values = step
+        formats = (Format.BINARY,) * len(values)
+        if prepare:
+            self._pgconn.send_query_prepared(self._prepared[text], values, formats, Format.BINARY)
+        else:
+            self._pgconn.send_query_params(text, values, None, formats, Format.BINARY)
+
+    def _answers(self) -> PQGen[list[list[Row]]]:
+        results = yield from execute(self._pgconn)
+        return [self._load(result) for result in results]
+
+    def _load(self, result: PGresult) -> list[Row]:
+        if result.status == ExecStatus.TUPLES_OK:
+            self._rows.set_pgresult(result)
+            return self._rows.load_rows(0, result.ntuples, tuple)
+        if result.status == ExecStatus.COMMAND_OK:
+            return []
+        # Somebody may have discarded what was prepared.
+        self._prepared.clear()
+        raise errors.error_from_result(result)
+
+
 class Link:
     """A blocking connection."""
 
     def __init__(self, connection: Connection[Any]) -> None:
         self.connection = connection
-        self._cursors: list[Cursor[Row]] = []
+        self._line = _line(connection)
 
     def run(self, steps: Sequence[Step]) -> list[list[Row]]:
-        """Carry out the steps in one transaction and one round trip, on a connection that commits by itself."""
-        if len(steps) == 1:
-            return [_rows(self._cursor(0).execute(*steps[0]))]
-        with self.connection.pipeline():
-            used = [self._cursor(number).execute(*step) for number, step in enumerate(steps)]
-        return [_rows(cursor) for cursor in used]
-
-    def _cursor(self, number: int) -> Cursor[Row]:
-        while len(self._cursors) <= number:
-            self._cursors.append(_prepare(Cursor(self.connection, row_factory=tuple_row)))
-        return self._cursors[number]
+        """Carry out the steps; the rows of each."""
+        return self.connection.wait(self._line.talk(steps))
 
 
 class AsyncLink:
@@ -62,31 +117,38 @@ class AsyncLink:
 
     def __init__(self, connection: AsyncConnection[Any]) -> None:
         self.connection = connection
-        self._cursors: list[AsyncCursor[Row]] = []
+        self._line = _line(connection)
 
     async def run(self, steps: Sequence[Step]) -> list[list[Row]]:
         """As `Link.run`."""
-        if len(steps) == 1:
-            return [await _arows(await self._cursor(0).execute(*steps[0]))]
-        async with self.connection.pipeline():
-            used = [await self._cursor(number).execute(*step) for number, step in enumerate(steps)]
-        return [await _arows(cursor) for cursor in used]
-
-    def _cursor(self, number: int) -> AsyncCursor[Row]:
-        while len(self._cursors) <= number:
-            self._cursors.append(_prepare(AsyncCursor(self.connection, row_factory=tuple_row)))
-        return self._cursors[number]
+        return await self.connection.wait(self._line.talk(steps))
 
 
-def _prepare(cursor: AnyCursor) -> AnyCursor:
-    cursor.format = Format.BINARY
-    cursor.adapters.register_dumper(Wire, WireDumper)
-    return cursor
+# Several stores may work on one connection: what is prepared there is known to all of them.
+_lines: weakref.WeakKeyDictionary[Connection[Any] | AsyncConnection[Any], _Line] = weakref.WeakKeyDictionary()
 
 
-def _rows(cursor: Cursor[Row]) -> list[Row]:
-    return cursor.fetchall() if cursor.description else []
+def _line(connection: Connection[Any] | AsyncConnection[Any]) -> _Line:
+    found = _lines.get(connection)
+    if found is None:
+        found = _lines[connection] = _Line(connection)
+    return found
 
 
-async def _arows(cursor: AsyncCursor[Row]) -> list[Row]:
-    return await cursor.fetchall() if cursor.description else []
+def _until_sync(pgconn: Any) -> PQGen[list[PGresult]]:
+    """The results of a pipeline that was sent up to its end. Reads while it still writes: either side may fill up."""
+    while pgconn.flush():
+        ready = yield Wait.RW
+        if ready & Ready.R:
+            pgconn.consume_input()
+    results: list[PGresult] = []
+    while True:
+        while pgconn.is_busy():
+            yield Wait.R
+            pgconn.consume_input()
+        result = pgconn.get_result()
+        if result is None:
+            continue
+        if result.status == ExecStatus.PIPELINE_SYNC:
+            return results
+        results.append(result)

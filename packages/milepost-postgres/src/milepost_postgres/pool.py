@@ -104,8 +104,7 @@ class Pool:
         settings = self._settings
         connection = Connection[Any].connect(settings.conninfo, autocommit=True, prepare_threshold=_threshold(settings))
         if settings.prepare == "auto":
-            pid = connection.info.backend_pid
-            row = connection.execute(PROBE, (pid, pid), prepare=False).fetchone()
+            row = connection.execute(PROBE, (connection.info.backend_pid,), prepare=False).fetchone()
             if row is None or not row[0]:
                 connection.prepare_threshold = None
         return Link(connection)
@@ -169,7 +168,7 @@ class AsyncPool:
         try:
             if settings.prepare == "auto":
                 pid = connection.info.backend_pid
-                row = await (await connection.execute(PROBE, (pid, pid), prepare=False)).fetchone()
+                row = await (await connection.execute(PROBE, (pid,), prepare=False)).fetchone()
                 if row is None or not row[0]:
                     connection.prepare_threshold = None
         except BaseException:

@@ -10,10 +10,13 @@ from importlib.resources import files
 
 from psycopg import sql
 
+from milepost_postgres.request import Query
+
 TABLES = ("thread", "checkpoint", "write", "pack", "step")
 _INDEXES = ("checkpoint_latest", "checkpoint_order", "write_waiting")
 
 _SECTION = re.compile(r"^-- (name|part): (\w+)\n", re.MULTILINE)
+_PARAMETER = re.compile(r"%\((\w+)\)s")
 _BRACES = re.compile(r"\{(\w+)\}")
 
 
@@ -62,27 +65,33 @@ def fill(text: str, places: Mapping[str, str]) -> str:
     return text
 
 
+def _numbered(text: str) -> Query:
+    names: dict[str, int] = {}
+    numbered = _PARAMETER.sub(lambda match: f"${names.setdefault(match[1], len(names) + 1)}", text)
+    return Query(numbered.encode(), tuple(names))
+
+
 class Queries:
-    """Every statement for tables at `names`, ready to be sent: ``queries["put"]``."""
+    """Every statement for tables at `names`, ready for its parameters: ``queries["put"].step(…)``."""
 
     def __init__(self, names: Names) -> None:
         parts, named = _sections()
         self.names = names
         self._places = {**parts, **names.places()}
-        self._texts = {name: fill(text, self._places).encode() for name, text in named.items()}
-        self._pages: dict[tuple[str, ...], bytes] = {}
+        self._named = {name: _numbered(fill(text, self._places)) for name, text in named.items()}
+        self._pages: dict[tuple[str, ...], Query] = {}
 
-    def __getitem__(self, name: str) -> bytes:
-        return self._texts[name]
+    def __getitem__(self, name: str) -> Query:
+        return self._named[name]
 
     def part(self, name: str, /, **more: str) -> str:
         """A part by itself; `more` are further things that it has in braces."""
         return fill(f"{{{name}}}", {**self._places, **more})
 
-    def page(self, conditions: tuple[str, ...]) -> bytes:
+    def page(self, conditions: tuple[str, ...]) -> Query:
         """The listing of checkpoints that meet some of the parts that are conditions."""
         found = self._pages.get(conditions)
         if found is None:
             where = " AND ".join(f"{{{name}}}" for name in conditions) or "true"
-            found = self._pages[conditions] = self.part("page", conditions=where).encode()
+            found = self._pages[conditions] = _numbered(self.part("page", conditions=where))
         return found

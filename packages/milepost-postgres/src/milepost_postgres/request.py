@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from milepost_postgres.wire import Wire
-
-Parameters = dict[str, Wire | None]
+Parameters = dict[str, bytes | None]
+"""What a statement's parameters are by name, in PostgreSQL's binary format; see `milepost_postgres.wire`."""
 
 
 class Step(NamedTuple):
-    """One statement."""
+    """One statement, and its parameters in the order of their numbers."""
 
     text: bytes
-    parameters: Mapping[str, Wire | None] | None
+    values: Sequence[bytes | None] = ()
+
+
+class Query(NamedTuple):
+    """A statement of the store: with ``$1`` and so on, and by which names these are known."""
+
+    text: bytes
+    names: tuple[str, ...]
+
+    def step(self, given: Parameters) -> Step:
+        """The statement with its parameters, which may be more than it needs."""
+        return Step(self.text, [given[name] for name in self.names])
 
 
 class Request(NamedTuple):

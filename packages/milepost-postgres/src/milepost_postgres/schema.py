@@ -66,12 +66,12 @@ class Schema:
     @property
     def probe(self) -> Step:
         """Whether anything is there, and then what `check` is to be given."""
-        return Step(self.queries["probe"], {"table": text(self.queries.names.table("step"))})
+        return self.queries["probe"].step({"table": text(self.queries.names.table("step"))})
 
     @property
     def applied(self) -> Step:
         """What was carried out."""
-        return Step(self.queries["applied"], None)
+        return self.queries["applied"].step({})
 
     def check(self, version: int, server: str, client: str) -> None:
         """Raise `InvalidConfig` for a server or database that cannot hold a store."""
@@ -115,7 +115,7 @@ class Schema:
                 backend="postgres",
                 op="set up",
             )
-        return Step(self.script(due).encode(), None)
+        return Step(self.script(due).encode())
 
     @property
     def _where(self) -> str:

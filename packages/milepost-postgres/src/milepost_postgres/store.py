@@ -71,7 +71,7 @@ class PostgresStore:
             "parent": wire.text(row.parent),
             "facets": wire.jsonb(wire.facets(row.facets)),
             "spans": wire.int8s(wire.flat(row.spans)),
-            "header": wire.Wire(row.header),
+            "header": row.header,
             **wire.packs(packs),
         }
         answer = await self._write("put a checkpoint", thread, "put", parameters)
@@ -127,7 +127,7 @@ class PostgresStore:
         parameters: Parameters = {"limit": wire.int8(limit), "items": wire.int8(int(items))}
         for given in conditions.values():
             parameters |= given
-        rows = await self._rows("list checkpoints", Step(self._queries.page(tuple(conditions)), parameters))
+        rows = await self._rows("list checkpoints", self._queries.page(tuple(conditions)).step(parameters))
         found = _Found(rows)
         names = {row.ref: row.t1 for row in found.kinds[THREAD]}
         snapshots = self._snapshots(found, lambda row: names[row.a])
@@ -170,7 +170,7 @@ class PostgresStore:
 
     async def threads(self, after: tuple[str, ...] | None, limit: int) -> ThreadPage:
         parameters: Parameters = {"after": wire.int8(int(after[0]) if after else 0), "limit": wire.int8(limit)}
-        rows = await self._answer("list threads", Step(self._queries["threads"], parameters))
+        rows = await self._answer("list threads", self._queries["threads"].step(parameters))
         found = tuple(
             ThreadRow(id, head or "", spaces, checkpoints, writes, size, created, updated, waiting)
             for _, id, head, spaces, checkpoints, writes, size, created, updated, waiting in rows
@@ -210,10 +210,10 @@ class PostgresStore:
             Request(
                 "drop checkpoints",
                 (
-                    Step(queries["lock"], {"thread": names["thread"]}),
-                    Step(queries["drop_begin"], {**names, "token": wire.text(token)}),
-                    Step(queries["drop"], delete),
-                    Step(queries["drop_end"], {**names, **wire.packs(drop.repacked)}),
+                    queries["lock"].step({"thread": names["thread"]}),
+                    queries["drop_begin"].step({**names, "token": wire.text(token)}),
+                    queries["drop"].step(delete),
+                    queries["drop_end"].step({**names, **wire.packs(drop.repacked)}),
                 ),
             )
         )
@@ -225,11 +225,8 @@ class PostgresStore:
             Request(
                 "delete a thread",
                 (
-                    Step(self._queries["lock"], name),
-                    Step(
-                        self._queries["delete_thread"],
-                        {**name, "fresh": _fresh(), "most": wire.int8(TOMBSTONE_IDS)},
-                    ),
+                    self._queries["lock"].step(name),
+                    self._queries["delete_thread"].step({**name, "fresh": _fresh(), "most": wire.int8(TOMBSTONE_IDS)}),
                 ),
             )
         )
@@ -258,7 +255,7 @@ class PostgresStore:
     async def _export_whole(self, thread: str, token: str, found: _Found, limit: int) -> Batch:
         packs = found.batch()[2]
         names = [("export_writes", "writes"), ("export_rows", "rows")]
-        steps = tuple(Step(self._queries[name], _export_from(phase, (), thread, limit)) for name, phase in names)
+        steps = tuple(self._queries[name].step(_export_from(phase, (), thread, limit)) for name, phase in names)
         written, entered = await self._answers(Request("export a thread", steps))
         more = _Found(starmap(Row, [*written, *entered]))
         _unchanged(thread, token, more)
@@ -289,13 +286,13 @@ class PostgresStore:
             "spans": wire.texts(wire.literal(row.spans) for row in rows),
             "headers": wire.byteas(row.header for row in rows),
         }
-        await self._answers(Request("load a thread", (Step(self._queries["load"], parameters),)))
+        await self._answers(Request("load a thread", (self._queries["load"].step(parameters),)))
 
     async def stats(self, thread: str | None) -> Stats:
         if thread is None:
-            (counted,) = await self._answer("count", Step(self._queries["stats_of_all"], {}))
+            (counted,) = await self._answer("count", self._queries["stats_of_all"].step({}))
             return Stats(*counted)
-        rows = await self._answer("count", Step(self._queries["stats"], {"thread": wire.digest(thread)}))
+        rows = await self._answer("count", self._queries["stats"].step({"thread": wire.digest(thread)}))
         checkpoints, writes, packs, size = rows[0] if rows else (0, 0, 0, 0)
         return Stats(int(checkpoints + writes > 0), checkpoints, writes, packs, size)
 
@@ -329,12 +326,12 @@ class PostgresStore:
         }
 
     async def _write(self, op: str, thread: str, name: str, parameters: Parameters) -> tuple[Any, ...]:
-        request = Request(op, (Step(self._queries[name], parameters),), group=thread)
+        request = Request(op, (self._queries[name].step(parameters),), group=thread)
         (answer,) = (await self._answers(request))[0]
         return answer
 
     async def _read(self, op: str, name: str, parameters: Parameters) -> list[Row]:
-        return await self._rows(op, Step(self._queries[name], parameters))
+        return await self._rows(op, self._queries[name].step(parameters))
 
     async def _rows(self, op: str, step: Step) -> list[Row]:
         return list(starmap(Row, await self._answer(op, step)))
@@ -400,7 +397,7 @@ class _Given:
         )
 
 
-def _write_columns(rows: Sequence[WriteRow]) -> dict[str, wire.Wire | None]:
+def _write_columns(rows: Sequence[WriteRow]) -> Parameters:
     return {
         "tasks": wire.texts(row.task for row in rows),
         "slots": wire.byteas(wire.digest(row.task) for row in rows),
@@ -421,8 +418,8 @@ def _export_from(phase: str, place: Sequence[str], thread: str, limit: int) -> P
     elif phase == "writes":
         spot, slot, idx = place or ("", "", str(-(1 << 31)))
         at = {
-            "after_place": wire.Wire(bytes.fromhex(spot)),
-            "after_slot": wire.Wire(bytes.fromhex(slot)),
+            "after_place": bytes.fromhex(spot),
+            "after_slot": bytes.fromhex(slot),
             "after_idx": wire.int8(int(idx)),
         }
     else:
@@ -470,5 +467,5 @@ def _refuse(thread: str, dead: str | None, what: str) -> None:
         )
 
 
-def _fresh() -> wire.Wire | None:
+def _fresh() -> bytes | None:
     return wire.int8(secrets.randbits(63))

@@ -14,9 +14,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from milepost.store import CheckpointRow, Pack, Span, WriteRow
-from psycopg.abc import Buffer
-from psycopg.adapt import Dumper
-from psycopg.pq import Format
 
 _INT8, _TEXT, _BYTEA, _FLOAT8 = 20, 25, 17, 701
 _LENGTH: Final = struct.Struct(">i")
@@ -30,82 +27,66 @@ _EXACT: Final = 1 << 53
 """Whole numbers up to here are the same as int and as float."""
 
 
-class Wire(bytes):
-    """A parameter in binary format."""
-
-    __slots__ = ()
-
-
-class WireDumper(Dumper):
-    """Sends a `Wire` as it is, its type unspecified."""
-
-    format = Format.BINARY
-    oid = 0
-
-    def dump(self, obj: Wire) -> Buffer | None:
-        return obj
-
-
-def text(value: str | None) -> Wire | None:
+def text(value: str | None) -> bytes | None:
     """A text, or NULL."""
-    return None if value is None else Wire(value.encode())
+    return None if value is None else value.encode()
 
 
-def int8(value: int | None) -> Wire | None:
+def int8(value: int | None) -> bytes | None:
     """A bigint, or NULL."""
-    return None if value is None else Wire(_NUMBER.pack(value))
+    return None if value is None else _NUMBER.pack(value)
 
 
-def jsonb(value: Mapping[str, Any]) -> Wire:
+def jsonb(value: Mapping[str, Any]) -> bytes:
     """The version of jsonb's binary format, then JSON."""
-    return Wire(b"\x01" + json.dumps(value, separators=(",", ":")).encode())
+    return b"\x01" + json.dumps(value, separators=(",", ":")).encode()
 
 
-def _array(oid: int, elements: Sequence[bytes | None]) -> Wire:
+def _array(oid: int, elements: Sequence[bytes | None]) -> bytes:
     if not elements:
-        return Wire(_EMPTY.pack(0, 0, oid))
+        return _EMPTY.pack(0, 0, oid)
     parts = [_ARRAY.pack(1, None in elements, oid, len(elements), 1)]
     for element in elements:
         if element is None:
             parts.append(_NULL)
         else:
             parts += (_LENGTH.pack(len(element)), element)
-    return Wire(b"".join(parts))
+    return b"".join(parts)
 
 
-def texts(values: Iterable[str | None]) -> Wire:
+def texts(values: Iterable[str | None]) -> bytes:
     """A text[]."""
     return _array(_TEXT, [None if value is None else value.encode() for value in values])
 
 
-def byteas(values: Iterable[bytes]) -> Wire:
+def byteas(values: Iterable[bytes]) -> bytes:
     """A bytea[]."""
     return _array(_BYTEA, list(values))
 
 
-def int8s(values: Iterable[int]) -> Wire:
+def int8s(values: Iterable[int]) -> bytes:
     """A bigint[]."""
     return _array(_INT8, [_NUMBER.pack(value) for value in values])
 
 
-def float8s(values: Iterable[float]) -> Wire:
+def float8s(values: Iterable[float]) -> bytes:
     """A float8[]."""
     return _array(_FLOAT8, [_FLOAT.pack(value) for value in values])
 
 
-def digest(of: str) -> Wire:
+def digest(of: str) -> bytes:
     """What stands for a text in keys: the first half of its SHA-256."""
-    return Wire(hashlib.sha256(of.encode()).digest()[:16])
+    return hashlib.sha256(of.encode()).digest()[:16]
 
 
-def space(ns: str) -> Wire:
+def space(ns: str) -> bytes:
     """What stands for a namespace in the digest of a place."""
-    return Wire(hashlib.sha256(ns.encode()).digest())
+    return hashlib.sha256(ns.encode()).digest()
 
 
-def place(ns: str, id: str) -> Wire:
+def place(ns: str, id: str) -> bytes:
     """What stands for (ns, checkpoint id) in keys."""
-    return Wire(hashlib.sha256(hashlib.sha256(ns.encode()).digest() + id.encode()).digest()[:16])
+    return hashlib.sha256(hashlib.sha256(ns.encode()).digest() + id.encode()).digest()[:16]
 
 
 def flat(spans: Iterable[Span]) -> list[int]:
@@ -123,7 +104,7 @@ def spans_of(numbers: Sequence[int]) -> tuple[Span, ...]:
     return tuple(map(Span, numbers[::3], numbers[1::3], numbers[2::3]))
 
 
-def packs(given: Sequence[Pack]) -> dict[str, Wire | None]:
+def packs(given: Sequence[Pack]) -> dict[str, bytes | None]:
     """The parameters that stand for packs."""
     return {
         "writers": int8s(pack.writer for pack in given),
