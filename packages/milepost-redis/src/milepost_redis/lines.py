@@ -247,6 +247,7 @@ class AsyncRouted:
 async def send(connection: Any, commands: Sequence[Words]) -> None:
     """Send commands over an async connection of redis-py."""
     packed = [part for words in commands for part in connection.pack_command(*words)]
+    await connection.connect()
     await connection.send_packed_command([b"".join(packed)], check_health=False)
 
 

@@ -34,6 +34,8 @@ class Source(Protocol):
 def converse(connection: Any, commands: Sequence[Words]) -> list[Any]:
     """`Source.talk` over one connection of redis-py. Whatever goes wrong, no reply is left for whoever comes next."""
     packed = [part for words in commands for part in connection.pack_command(*words)]
+    # To send connects too, but not a connection behind sentinels to whoever is the primary now.
+    connection.connect()
     connection.send_packed_command([b"".join(packed)], check_health=False)
     replies: list[Any] = []
     try:
