@@ -18,6 +18,7 @@ from typing import Self
 import pytest
 from files import worker
 from files.states import At, content
+from milepost.errors import Corrupt
 from milepost.flavour import run
 from milepost.store import Loaded, Query, Store
 
@@ -37,8 +38,9 @@ def newest_whole(store: Store, thread: str) -> int:
     loaded = run(store.get(thread, "", None))
     while loaded is not None and not whole(loaded):
         row = loaded.snapshots[0].row
-        loaded = None if row.parent is None else run(store.get(thread, "", row.parent))
-        if loaded is None:
+        with contextlib.suppress(Corrupt):
+            loaded = None if row.parent is None else run(store.get(thread, "", row.parent))
+        if loaded is None or loaded.snapshots[0].row.id == row.id:
             page = run(store.page(Query(thread=thread, ns="", before=row.id), None, 1))
             loaded = page if page.snapshots else None
     return -1 if loaded is None else int(loaded.snapshots[0].row.id)

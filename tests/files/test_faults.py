@@ -16,7 +16,7 @@ from files.kit import Worker, done, log_of, newest_whole
 from files.states import chain, name, opened, put, writes
 from milepost.errors import FormatTooNew, InvalidConfig, Unavailable
 from milepost.flavour import run
-from milepost.store import Drop
+from milepost.store import Drop, Query
 from milepost_files import open_backend
 
 Call = Callable[..., Any]
@@ -183,10 +183,21 @@ def test_a_store_that_has_lost_its_threads(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "threads")
     with pytest.raises(Unavailable, match="mount or restore"):
         run(store.get("t", "", None))
+    for verb in (
+        store.page(Query(thread="t"), None, 9),
+        store.page(Query(), None, 9),
+        store.stats("t"),
+        store.stats(None),
+        store.threads(None, 9),
+        store.export("t", None, 9),
+        store.chart("t"),
+        store.lineage("t", "", None, None, None, 9),
+        store.delete_thread("t"),
+    ):
+        with pytest.raises(Unavailable):
+            run(verb)
     with pytest.raises(Unavailable):
         put(store, "t", 1, name(0))
-    with pytest.raises(Unavailable):
-        run(store.delete_thread("t"))
     backend.close()
     with pytest.raises(Unavailable, match="lost its folder 'threads'"):
         opened(tmp_path)

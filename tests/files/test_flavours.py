@@ -154,7 +154,7 @@ def test_a_writer_interrupted_at_any_line_stops_nobody(tmp_path: Path) -> None:
     backend, store = opened(tmp_path, durability="os")
     chain(store, "t", 1)
     files = (commit.__file__, log.__file__)
-    number = 0
+    number = left = 0
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
         nonlocal left

@@ -28,6 +28,9 @@ _MAGIC: Final = b"MPX1"
 # to rewrite a log depends on it, and a log that was just rewritten must not seem to be worth it.
 _COST: Final = 64
 
+_MOST_DAMAGE: Final = 64
+"""So many damaged places are kept in words; of further ones only how many there are."""
+
 
 class Row(NamedTuple):
     """Where a checkpoint lies. `key` and `parent` share their text with `id` and the parent's `id` where they can."""
@@ -169,6 +172,15 @@ class Index:
         self.spaces: dict[str, Space] = {}
         self.shelves: dict[int, Shelf] = {}
         self.damage: list[str] = []
+        """What did not verify, in words; at most `_MOST_DAMAGE` of it."""
+        self.more_damage = 0
+        self.lost = -1
+        """Offset of the last place at which a frame was lost, whatever it held; -1 if there is none."""
+        self.outlasted: set[tuple[str, str]] = set()
+        """(ns, id) of checkpoints that were stored before that place, and again after it."""
+        self.left_out: dict[tuple[str, str], dict[tuple[str, int], str]] = {}
+        """(ns, checkpoint id) -> (task, idx) -> channel of pending writes that are damaged, or were written with what
+        is, and that nobody has written anew."""
         self.end = 0
         self.tip: tuple[int, bytes] = (0, b"")
         """Offset and header of the last frame: what tells a log that only grew from another one."""
@@ -207,6 +219,14 @@ class Index:
         space = self.spaces.get(ns)
         return space.writes.get(id, {}) if space else {}
 
+    def losses(self, ns: str, id: str, channels: Collection[str] | None = None) -> tuple[str, ...]:
+        """The pending writes of a checkpoint (to `channels`, or all) that were left out, in words."""
+        if not self.left_out:
+            return ()
+        out = self.left_out.get((ns, id), {})
+        tasks = sorted({task for (task, _), channel in out.items() if channels is None or channel in channels})
+        return tuple(f"pending writes of task {task!r} at checkpoint {id!r} are damaged and left out" for task in tasks)
+
     def covers(self, span: Span) -> bool:
         """Whether every item of `span` is stored."""
         shelf = self.shelves.get(span.writer)
@@ -230,6 +250,13 @@ class Index:
         return {id for space in self.spaces.values() for ids in (space.rows, space.writes) for id in ids}
 
     # -- applying -------------------------------------------------------------------------------------------------
+
+    def note(self, damage: str) -> None:
+        """Keep in mind that something did not verify."""
+        if len(self.damage) < _MOST_DAMAGE:
+            self.damage.append(damage)
+        else:
+            self.more_damage += 1
 
     def apply(self, at: float, records: Sequence[Record], body: int, damaged: Collection[int] = ()) -> None:
         """Take over the records of one frame whose body begins at the offset `body`.
@@ -278,6 +305,8 @@ class Index:
         place = (row.key, row.id)
         if old is not None:
             self.live -= _row_cost(ns, old)
+            if old.offset < self.lost:
+                self.outlasted.add((ns, id))
             if old.key != row.key:
                 del space.order[bisect.bisect_left(space.order, (old.key, id))]
                 bisect.insort(space.order, place)
@@ -295,7 +324,12 @@ class Index:
         for idx, channel, length in zip(columns[::3], columns[1::3], columns[2::3], strict=True):
             cells[task, idx] = Cell(channel, offset, length)
             offset += length
-        if keep and cells:
+        if not keep:
+            self.left_out.setdefault((ns, id), {}).update((place, cell.channel) for place, cell in cells.items())
+        elif cells:
+            if self.left_out and (out := self.left_out.get((ns, id))):
+                for place in cells:
+                    out.pop(place, None)
             there = self._space(ns).writes.setdefault(id, {})
             for place, cell in cells.items():
                 old = there.get(place)
@@ -314,6 +348,7 @@ class Index:
         _, generation, checkpoints, parents, packs = record
         touched: set[str] = set()
         for ns, id in checkpoints:
+            self.left_out.pop((ns, id), None)
             space = self.spaces.get(ns)
             if space is None:
                 continue

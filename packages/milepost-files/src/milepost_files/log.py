@@ -90,6 +90,7 @@ class Log:
         self._settled = False
         self._snapshot = (0, 0)
         self._trusting = True
+        self._told: frozenset[str] = frozenset()
 
     @property
     def known(self) -> bool:
@@ -104,13 +105,23 @@ class Log:
     # -- reading ----------------------------------------------------------------------------------------------------
 
     def view(self) -> tuple[Index, Handle] | None:
-        """The index as of now and the file it is about; None when there is no such log. Hold `mutex`."""
+        """The index as of now and the file it is about; None when there is no such log. Hold `mutex`.
+
+        Raises `Unavailable` when the store itself is gone: then nothing can be said about a thread.
+        """
         for _ in range(_TRIES):
             try:
                 status = os.stat(self._path)
-            except FileNotFoundError:
+            except FileNotFoundError as exc:
                 self.forget()
-                return None
+                if os.path.isdir(os.path.dirname(self._folder)):
+                    return None
+                raise Unavailable(
+                    f"the folder that holds {self._path} is gone: mount or restore it, then try again",
+                    backend="files",
+                    op="read",
+                    errno=exc.errno,
+                ) from exc
             held = self._handle
             if held is None or held.identity != handle.identity(status):
                 if not self._reopen():
@@ -124,10 +135,37 @@ class Log:
         raise self._restless()
 
     def damage(self, index: Index) -> tuple[str, ...]:
-        """What had to be skipped, in words. Hold `mutex`."""
+        """What had to be skipped, in words, as far as words are kept. Hold `mutex`."""
+        if self._tail is not Tail.GARBAGE and not index.damage:
+            return ()
+        words = list(index.damage)
+        if index.more_damage:
+            words.append(f"{index.more_damage} more places of the log")
         if self._tail is Tail.GARBAGE:
-            return (*index.damage, f"what follows byte {index.end} of the log is not a frame")
-        return tuple(index.damage)
+            words.append(f"what follows byte {index.end} of the log is not a frame")
+        return tuple(words)
+
+    def news(self, index: Index) -> tuple[str, ...]:
+        """`damage`, without what this was answered before. Hold `mutex`."""
+        words = self.damage(index)
+        told, self._told = self._told, frozenset(words)
+        return tuple(each for each in words if each not in told)
+
+    def lost(self, index: Index) -> int:
+        """Offset of the last place at which a frame was lost, or -1. Hold `mutex`."""
+        return index.end if self._tail is Tail.GARBAGE else index.lost
+
+    def nameless(self) -> str | None:
+        """What is wrong with a log that does not say whose it is; None when it is merely empty."""
+        with self.mutex:
+            view = self.view()
+            damage = () if view is None else self.damage(view[0])
+        if not damage:
+            return None
+        return (
+            f"the log {self._path} has lost the frame that names its thread ({damage[0]}); "
+            "it is found by the thread's id, and in listings again when something was written to the thread"
+        )
 
     def distrust(self, index: Index) -> None:
         """Have the whole log verified before it is used again: `index` led to bytes that are not what it says."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from milepost.errors import Corrupt
 from milepost.store import CheckpointRow, Pack, Snapshot, Span, WriteRow, merge_spans
 
 from milepost_files import frames, scan
@@ -20,6 +21,8 @@ Cited = tuple[str, int, str, int, int]
 """Place of a pending write: (task, idx, channel, offset, length)."""
 
 _TRIES: Final = 16
+_WORDS: Final = 8
+"""How many damaged places an error names."""
 
 
 class Moved(Exception):
@@ -41,12 +44,37 @@ class Reader:
     def __init__(self, log: Log, index: Index, held: Handle) -> None:
         self.thread = log.thread
         self.generation = index.generation
-        self.damage: list[str] = list(log.damage(index))
+        self.damage: list[str] = []
+        """What of this reading does not verify, in words."""
+        self.lost = log.lost(index)
+        """Offset of the last place at which a frame was lost, or -1."""
         self.index = index
         self.unsound: set[tuple[str, str]] = set()
         """(ns, id) of checkpoints whose bytes do not verify."""
-        self._mutex = log.mutex
+        self._log = log
         self._held = held
+
+    def news(self) -> tuple[str, ...]:
+        """The damage of the log that nobody has been told of yet, in words."""
+        with self._log.mutex:
+            return self._log.news(self.index)
+
+    def missing(self, ns: str, id: str | None) -> None:
+        """Raise `Corrupt` unless a checkpoint, or with None the latest one, is certainly not stored."""
+        with self._log.mutex:
+            damage = self._log.damage(self.index)
+        if id is not None:
+            if self.lost < 0:
+                return
+            what = f"checkpoint {id!r} of thread {self.thread!r} is not found, and may be among what is lost"
+            advice = "go on from another checkpoint, or restore the thread from a backup"
+        elif damage and (self.index.empty or (not ns and self.lost >= 0)):
+            what = f"nothing of thread {self.thread!r} can be read"
+            advice = "restore the thread from a backup, or delete it to start afresh"
+        else:
+            return
+        words = "; ".join(damage[:_WORDS])
+        raise Corrupt(f"{what} ({words}): {advice}", thread=self.thread, ns=ns, checkpoint=id, damage=words)
 
     def checkpoints(self, found: Sequence[Found]) -> list[CheckpointRow]:
         blobs = self._read([(each.row.offset, each.row.length) for each in found])
@@ -70,7 +98,7 @@ class Reader:
 
     def packs(self, spans: Collection[Span]) -> list[Pack]:
         """Every stored pack that overlaps one of `spans`."""
-        with self._mutex:
+        with self._log.mutex:
             if self.index.generation != self.generation:
                 raise Moved
             slots = self.index.slots(spans)

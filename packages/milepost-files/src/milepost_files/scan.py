@@ -122,7 +122,8 @@ def advance(fd: int, index: Index, size: int) -> Tail:
             found = window.find(start + 1, size, index.log)
             if found is None:
                 return Tail.GARBAGE
-            index.damage.append(f"bytes {start} to {found} of the log are not a frame")
+            index.note(f"bytes {start} to {found} of the log are not a frame")
+            index.lost = start
             index.end = found
             continue
         if start + head.length > size:
@@ -138,7 +139,10 @@ def advance(fd: int, index: Index, size: int) -> Tail:
             after = window.read(start + head.length, HEADER.size)
             if after and not after.strip(b"\0"):
                 return Tail.PARTIAL
-        index.damage.extend(damage)
+        for words in damage:
+            index.note(words)
+        if parsed is None:
+            index.lost = start
         index.apply(at, records, body, damaged)
         index.tip = (start, raw)
         index.end = start + head.length

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from milepost.errors import Corrupt
@@ -28,7 +29,7 @@ from milepost_files import listing
 from milepost_files.changes import DeleteThread, DropSome, LoadBatch, PutCheckpoint, PutWrites, token
 from milepost_files.driver import Commit
 from milepost_files.export import export
-from milepost_files.index import Index
+from milepost_files.index import Index, Row
 from milepost_files.log import Change
 from milepost_files.reading import Cited, Found, Reader, cite, fetch, find, reading, spans_in
 from milepost_files.root import Root
@@ -133,30 +134,46 @@ class FilesStore:
 
 
 def _get(root: Root, thread: str, ns: str, id: str | None) -> Loaded | None:
-    def plan(index: Index) -> Found | None:
-        space = index.spaces.get(ns)
-        if space is None:
-            return None
-        row = space.head() if id is None else space.rows.get(id)
-        return None if row is None else find(index, ns, row)
+    def plan(index: Index) -> tuple[Found, tuple[str, ...]] | None:
+        row = _row(index, ns, id)
+        return None if row is None else (find(index, ns, row), index.losses(ns, row.id))
 
-    def read(reader: Reader, planned: Found | None) -> Loaded | None:
+    def read(reader: Reader, planned: tuple[Found, tuple[str, ...]] | None) -> Loaded | None:
         if planned is None:
-            if id is None and reader.damage and reader.index.empty:
-                raise Corrupt(
-                    f"nothing of thread {thread!r} can be read: {'; '.join(reader.damage)}. Restore the thread from a "
-                    "backup, or delete it to start afresh",
-                    thread=thread,
-                    ns=ns,
-                    checkpoint=None,
-                    damage=tuple(reader.damage),
-                )
+            reader.missing(ns, id)
             return None
-        snapshots = reader.snapshots((planned,))
+        found, losses = planned
+        if id is not None and losses:
+            words = "; ".join(losses)
+            raise Corrupt(
+                f"checkpoint {id!r} of thread {thread!r} is incomplete ({words}): go on from the latest checkpoint, "
+                "which runs these tasks again, or restore the thread from a backup",
+                thread=thread,
+                ns=ns,
+                checkpoint=id,
+                damage=words,
+            )
+        snapshots = reader.snapshots((found,))
         packs = reader.packs(spans_in(snapshots))
-        return Loaded(snapshots, {thread: packs}, damage=tuple(reader.damage))
+        return Loaded(snapshots, {thread: packs}, damage=(*losses, *reader.damage, *reader.news()))
 
-    return _present(root, reading(root.log(thread), plan, read))
+    return reading(root.log(thread), plan, read)
+
+
+def _row(index: Index, ns: str, id: str | None) -> Row | None:
+    space = index.spaces.get(ns)
+    if space is None:
+        return None
+    return space.head() if id is None else space.rows.get(id)
+
+
+@dataclass(slots=True)
+class _Walk:
+    """A page of a lineage. It ends before an ancestor that damage touches; the next page begins there, and says so."""
+
+    found: list[Found]
+    cursor: tuple[str, ...] | None = None
+    damage: tuple[str, ...] = ()
 
 
 def _lineage(
@@ -169,35 +186,52 @@ def _lineage(
     limit: int,
 ) -> Loaded | None:
     wanted = None if channels is None else frozenset(channels)
+    log = root.log(thread)
 
-    def plan(index: Index) -> tuple[list[Found], tuple[str, ...] | None] | None:
-        space = index.spaces.get(ns)
-        if space is None:
-            return None
-        start = space.head() if id is None else space.rows.get(id)
+    def plan(index: Index) -> _Walk | None:
+        start = _row(index, ns, id)
         if start is None:
             return None
-        row = space.rows.get(after[0]) if after else start
-        found: list[Found] = []
-        while row is not None and row.parent is not None and (row := space.rows.get(row.parent)) is not None:
-            if len(found) == limit:
-                return found, (found[-1].row.id,) if found else after
-            found.append(find(index, ns, row, wanted))
-        return found, None
+        rows = index.spaces[ns].rows
+        row = rows.get(after[0]) if after else start
+        walk = _Walk([])
+        while row is not None and row.parent is not None:
+            damage = _doubts(index, log.lost(index), ns, row.parent, wanted)
+            if walk.found and (damage or walk.damage or len(walk.found) >= limit):
+                walk.cursor = (row.id,)
+                break
+            walk.damage = damage
+            row = rows.get(row.parent)
+            if row is not None:
+                walk.found.append(find(index, ns, row, wanted))
+        return walk
 
-    def read(reader: Reader, planned: tuple[list[Found], tuple[str, ...] | None] | None) -> Loaded | None:
-        if planned is None:
+    def read(reader: Reader, walk: _Walk | None) -> Loaded | None:
+        if walk is None:
+            reader.missing(ns, id)
             return None
-        found, cursor = planned
-        snapshots = reader.snapshots(found)
+        snapshots = reader.snapshots(walk.found)
         packs = reader.packs(spans_in(snapshots, rows=False))
-        return Loaded(snapshots, {thread: packs}, cursor, tuple(reader.damage))
+        return Loaded(snapshots, {thread: packs}, walk.cursor, walk.damage)
 
-    return _present(root, reading(root.log(thread), plan, read))
+    return reading(log, plan, read)
+
+
+def _doubts(index: Index, lost: int, ns: str, id: str, channels: Collection[str] | None) -> tuple[str, ...]:
+    """Why the writes of an ancestor may be incomplete, or why it may only seem not to be stored."""
+    row = index.row(ns, id)
+    if row is None:
+        return () if lost < 0 else (f"checkpoint {id!r} is not found, and a frame of the log is lost at byte {lost}",)
+    if lost >= 0:
+        # What was lost before the parent was stored held no write of the child.
+        above = index.row(ns, row.parent) if row.parent is not None else None
+        if above is None or above.offset < lost or (ns, above.id) in index.outlasted:
+            return (f"writes of checkpoint {id!r} may be lost with the frame at byte {lost} of the log",)
+    return index.losses(ns, id, channels)
 
 
 def _fetch(root: Root, thread: str, spans: Sequence[Span]) -> list[Pack]:
-    return _present(root, fetch(root.log(thread), spans)) or []
+    return fetch(root.log(thread), spans) or []
 
 
 def _chart(root: Root, thread: str) -> Chart | None:
@@ -220,11 +254,4 @@ def _chart(root: Root, thread: str) -> Chart | None:
             packs=packs,
         )
 
-    return _present(root, reading(root.log(thread), plan, read))
-
-
-def _present(root: Root, answer: T | None) -> T | None:
-    """`answer`; but when it is None, only if that means "not there"."""
-    if answer is None:
-        root.still_there()
-    return answer
+    return reading(root.log(thread), plan, read)
