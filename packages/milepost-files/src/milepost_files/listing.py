@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
 import itertools
+import logging
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, TypeVar
 
@@ -21,14 +23,19 @@ from milepost.store import (
 from milepost_files.index import Index, Row, Space
 from milepost_files.log import Log
 from milepost_files.reading import Found, Reader, find, reading, spans_in
-from milepost_files.root import Root
+from milepost_files.root import Ahead, Root
 
 T = TypeVar("T")
 
 INTERRUPT: Final = "__interrupt__"
 _CHUNK: Final = 128
-_SEARCHED: Final = 1024
+_SEARCHED: Final = 4096
 """How many checkpoints one page of a filtered listing looks at, at least."""
+_FIRST_VIEW: Final = 4096
+_LATER_VIEW: Final = 1 << 15
+"""How many checkpoints of all threads are gathered at a time: to find them, every log has to be opened."""
+
+_log = logging.getLogger("milepost.files")
 
 
 class Spot(NamedTuple):
@@ -41,31 +48,55 @@ class Spot(NamedTuple):
 
 
 def page(root: Root, query: Query, after: tuple[str, ...] | None, limit: int, *, items: bool) -> Loaded:
-    """The verb `page`. Of all threads it costs a look at each of their indexes."""
+    """The verb `page`. Later pages over all threads show what was there when the listing began, less what is gone."""
     if limit <= 0:
         return Loaded((), {}, after)
-    filtered = query.match is not None or bool(query.facets)
+    filtered = query.match is not None or bool(query.facets or query.runs)
     wanted = max(limit, _SEARCHED) if filtered else limit
-    cursor = None if after is None else Spot(*after)
-    spots: list[Spot] = []
-    for log in _logs(root, query):
-        spots += _spots(log, query, cursor, wanted)
-        if len(spots) > wanted:
-            spots = sorted(spots, reverse=True)[:wanted]
-    spots.sort(reverse=True)
-    last = spots[-1] if len(spots) == wanted else None
+    cursor = None if after is None else Spot(*after[:4])
+    damage: list[str] = []
+    name = ""
+    if query.thread is not None:
+        spots = _spots(root.log(query.thread), query, cursor, wanted, damage)
+        spots = sorted(spots, reverse=True)[:wanted]
+        more = len(spots) == wanted
+    else:
+        name = "".join(after[4:]) if after else ""
+        ahead = root.views.find(name)
+        stop = 0 if ahead is None or cursor is None else bisect.bisect_left(ahead.spots, cursor)
+        if ahead is None or not (stop or ahead.complete):
+            ahead = _gather(root, query, cursor, damage)
+            name, stop = "", len(ahead.spots)
+        start = max(stop - wanted, 0)
+        spots = [Spot(*spot) for spot in reversed(ahead.spots[start:stop])]
+        more = start > 0 or not ahead.complete
+        if not name and (more or filtered):
+            name = root.views.keep(ahead)
+    last = spots[-1] if more else None
     if filtered:
         spots, last = _chosen(root, spots, last, query, limit)
     found: dict[Spot, Snapshot] = {}
     packs: dict[str, list[Pack]] = {}
-    damage: list[str] = []
     for thread, here in _by_thread(spots):
         part = _load(root.log(thread), here, items=items)
         if part is not None:
             found |= part[0]
             packs[thread] = part[1]
             damage += part[2]
-    return Loaded(tuple(found[spot] for spot in spots if spot in found), packs, last and tuple(last), tuple(damage))
+    following = None if last is None else (*last, name)
+    return Loaded(tuple(found[spot] for spot in spots if spot in found), packs, following, tuple(damage))
+
+
+def _gather(root: Root, query: Query, after: Spot | None, damage: list[str]) -> Ahead:
+    """The first checkpoints of all threads that a listing has after `after`."""
+    most = _FIRST_VIEW if after is None else _LATER_VIEW
+    spots: list[Spot] = []
+    for _, log in _logs(root, "", damage.append):
+        spots += _spots(log, query, after, most, damage)
+        if len(spots) > 2 * most:
+            spots = sorted(spots, reverse=True)[:most]
+    spots = sorted(spots, reverse=True)[:most]
+    return Ahead(spots[::-1], complete=len(spots) < most)
 
 
 def _by_thread(spots: list[Spot]) -> list[tuple[str, list[Spot]]]:
@@ -80,25 +111,29 @@ def _chosen(
 ) -> tuple[list[Spot], Spot | None]:
     """The first `limit` of `spots` that pass the query's filter, and where the next page begins."""
     chosen: list[Spot] = []
-    for start in range(0, len(spots), _CHUNK):
-        part = spots[start : start + _CHUNK]
+    start, size = 0, max(_CHUNK, limit)
+    while start < len(spots):
+        part = spots[start : start + size]
         passed = {spot for thread, here in _by_thread(part) for spot in _passing(root.log(thread), here, query)}
         for spot in part:
             if spot in passed:
                 chosen.append(spot)
             if len(chosen) == limit:
                 return chosen, None if last is None and spot == spots[-1] else spot
+        start += size
+        # As many as may be needed, by what passed so far: what is looked at together opens its log once.
+        size = max(_CHUNK, (limit - len(chosen)) * start // max(len(chosen), 1))
     return chosen, last
 
 
-def _logs(root: Root, query: Query) -> Iterator[Log]:
-    if query.thread is not None:
-        yield root.log(query.thread)
-        return
-    for name in root.names():
+def _logs(root: Root, after: str, report: Callable[[str], object]) -> Iterator[tuple[str, Log]]:
+    """The name and log of every thread, after a name. `report` is told of logs that do not say whose they are."""
+    for name in root.names(after):
         log = root.named(name)
-        if log is not None:
-            yield log
+        if log.known:
+            yield name, log
+        elif damage := log.nameless():
+            report(damage)
 
 
 def _planned(log: Log, plan: Callable[[Index], T]) -> T | None:
@@ -106,10 +141,11 @@ def _planned(log: Log, plan: Callable[[Index], T]) -> T | None:
     return reading(log, plan, lambda _, planned: planned)
 
 
-def _spots(log: Log, query: Query, after: Spot | None, wanted: int) -> list[Spot]:
-    """The first checkpoints of one thread that a listing has after `after`, in any order."""
+def _spots(log: Log, query: Query, after: Spot | None, wanted: int, damage: list[str]) -> list[Spot]:
+    """The first checkpoints of one thread that a listing has after `after`, in any order. Adds to `damage`."""
 
     def plan(index: Index) -> list[Spot]:
+        damage.extend(log.news(index))
         spots: list[Spot] = []
         for ns, space in index.spaces.items():
             if query.ns in (None, ns):
@@ -162,7 +198,9 @@ def _load(log: Log, spots: list[Spot], *, items: bool) -> tuple[dict[Spot, Snaps
     def read(reader: Reader, planned: list[tuple[Spot, Found]]) -> tuple[dict[Spot, Snapshot], list[Pack], list[str]]:
         snapshots = reader.snapshots([found for _, found in planned])
         packs = reader.packs(spans_in(snapshots)) if items else []
-        return dict(zip((spot for spot, _ in planned), snapshots, strict=True)), packs, reader.damage
+        losses = [words for spot, _ in planned for words in reader.index.losses(spot.ns, spot.id)]
+        damage = [*losses, *reader.damage, *reader.news()]
+        return dict(zip((spot for spot, _ in planned), snapshots, strict=True)), packs, damage
 
     return _find(log, spots, read)
 
@@ -182,20 +220,25 @@ def _passing(log: Log, spots: list[Spot], query: Query) -> list[Spot]:
 
 
 def _passes(row: CheckpointRow, query: Query) -> bool:
+    if query.runs and str(row.facets.get("run_id")) not in query.runs and "run_id" in row.facets:
+        return False
     if any(name in row.facets and row.facets[name] != value for name, value in query.facets.items()):
         return False
     return query.match is None or query.match(row.header)
+
+
+def _warn(damage: str) -> None:
+    _log.warning("a thread is left out: %s", damage)
 
 
 def threads(root: Root, after: tuple[str, ...] | None, limit: int) -> ThreadPage:
     """The verb `threads`, in the order of the logs' names."""
     rows: list[ThreadRow] = []
     previous = ""
-    for name in root.names(after[0] if after else ""):
+    for name, log in _logs(root, after[0] if after else "", _warn):
         if len(rows) >= limit:
             return ThreadPage(tuple(rows), (previous,))
-        log = root.named(name)
-        row = None if log is None else _planned(log, functools.partial(_thread, log))
+        row = _planned(log, functools.partial(_thread, log))
         if row is not None:
             rows.append(row)
         previous = name
@@ -219,10 +262,8 @@ def stats(root: Root, thread: str | None) -> Stats:
     if thread is not None:
         return _stats(root.log(thread))
     total = [0] * 5
-    for name in root.names():
-        log = root.named(name)
-        if log is not None:
-            total = [sum(pair) for pair in zip(total, _stats(log), strict=True)]
+    for _, log in _logs(root, "", _warn):
+        total = [sum(pair) for pair in zip(total, _stats(log), strict=True)]
     return Stats(*total)
 
 

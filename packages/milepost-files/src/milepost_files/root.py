@@ -9,7 +9,8 @@ import os
 import secrets
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from milepost.errors import FormatTooNew, InvalidConfig, Unavailable
@@ -21,7 +22,41 @@ from milepost_files.log import Log, Settings
 FORMAT: Final = 1
 _FORMAT_FILE: Final = "FORMAT"
 _MOST_FRAMES: Final = 1 << 18
+_MOST_VIEWS: Final = 4
 _KIND: Final = "milepost-files"
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """What a listing over all threads has still to hand out."""
+
+    spots: Sequence[tuple[str, str, str, str]]
+    """(sort key, thread, ns, id), ascending: listings go from the end."""
+    complete: bool
+    """Whether nothing comes after these."""
+
+
+class Views:
+    """The listings that are under way, by names that their cursors carry. One that is forgotten is gathered anew."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._views: OrderedDict[str, Ahead] = OrderedDict()
+
+    def keep(self, ahead: Ahead) -> str:
+        name = secrets.token_hex(8)
+        with self._lock:
+            self._views[name] = ahead
+            while len(self._views) > _MOST_VIEWS:
+                self._views.popitem(last=False)
+        return name
+
+    def find(self, name: str) -> Ahead | None:
+        with self._lock:
+            ahead = self._views.get(name)
+            if ahead is not None:
+                self._views.move_to_end(name)
+            return ahead
 
 
 class Root:
@@ -38,12 +73,14 @@ class Root:
         self._max_open = max_open
         self._lock = threading.Lock()
         self._open: OrderedDict[str, Queue] = OrderedDict()
+        self.views = Views()
         self.ready = False
 
     def renew(self) -> None:
         """Open everything anew: this process was forked from the one that had it open."""
         self._lock = threading.Lock()
         self._open = OrderedDict()
+        self.views = Views()
 
     def setup(self) -> None:
         """Create the folder if it is not there, and see that it is a whole store of a format we know."""
@@ -144,8 +181,8 @@ class Root:
                 if dot and kind == "log" and name > after:
                     yield name
 
-    def named(self, name: str) -> Log | None:
-        """The log of this name, without keeping it open; None when it is of no thread (any more)."""
+    def named(self, name: str) -> Log:
+        """The log of this name, without keeping it open. It is not `known` when it is of no thread (any more)."""
         with self._lock:
             queue = self._open.get(name)
         if queue is not None:
@@ -153,20 +190,12 @@ class Root:
         log = Log(os.path.join(self._threads, name[:2]), name, None, self.settings)
         with log.mutex:
             log.view()
-        return log if log.known else None
-
-    def still_there(self) -> None:
-        """Raise `Unavailable` when the folder itself is gone: then nothing can be said about a thread."""
-        if not os.path.isdir(self._threads):
-            raise Unavailable(
-                f"the folder of the store {self.path} is gone: mount or restore it, then try again",
-                backend="files",
-                op="read",
-            )
+        return log
 
     def close(self) -> None:
         with self._lock:
             self._open.clear()
+        self.views = Views()
 
     def _write_format(self) -> None:
         temporary = f"{self._format}.{secrets.token_hex(8)}"
