@@ -1,12 +1,14 @@
-"""The goals of the file store, and a table of what was measured beside each."""
+"""The goals of the file and Postgres stores, and a table of what was measured beside each."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 from .measure import FLAVOURS, Flavour, Results, Sample
+from .postgres import OFFICIAL, POSTGRES
 from .rivals import MEMORY, OURS, PREALLOCATED, SQLITE, Rival
 
 Figure = Callable[[Sample], float]
@@ -68,6 +70,31 @@ GOALS = (
     Goal("G15", "put p50, N=1000", _W1(1000), _quantile("put", 0.5), 1, against=MEMORY),
 )
 
+_postgres = partial(Goal, ours=POSTGRES, against=OFFICIAL)
+POSTGRES_GOALS = (
+    _postgres("G1", "bytes, N=1000", _W1(1000), _number("bytes"), 0.01, 0.007, sense="part of"),
+    _postgres("G3", "bytes, N=100", _W1(100), _number("bytes"), 0.1, sense="part of"),
+    _postgres("G4", "put p10, last tenth, N=1000", _W1(1000), _quantile("last put", 0.1), 25, 50),
+    _postgres("G5", "put p50, N=100", _W1(100), _quantile("put", 0.5), 4, 8),
+    _postgres("G5", "put p50, N=300", _W1(300), _quantile("put", 0.5), 8, 14),
+    _postgres("G5", "put p50, N=1000", _W1(1000), _quantile("put", 0.5), 15, 28),
+    _postgres("G7", "get, warm, N=1000", _W1(1000), _quantile("get", 0), 1.5, 3),
+    _postgres("G7", "get, cold, N=1000", _W1(1000), _quantile("cold get", 0), 2, 3),
+    _postgres("G8", "list 10, N=300", _W1(300), _quantile("list 10", 0), 2, 3.5),
+    _postgres("G8", "list 100, N=300", _W1(300), _quantile("list 100", 0), 2, 3.5),
+    _postgres("G9", "list with a filter, N=1000", _W1(1000), _quantile("list filter", 0), 1.5),
+    _postgres("G10", "puts a second, 32 workers", "W4 x32", _number("seconds per put"), 2, 4, must_async=5),
+    _postgres("G11", "put p10, tiny state", "W5", _quantile("put", 0.1), 1.1),
+    _postgres("G11", "put_writes p10, tiny state", "W5", _quantile("put_writes", 0.1), 1.1),
+    _postgres("G11", "processor time of the client, tiny state", "W5", _number("cpu"), 2),
+    _postgres("G12", "a run of 50 steps", "W6", _quantile("run", 0), 2, 3),
+    _postgres("G12", "what the saver adds to it", "W6", _added, 2.5),
+    _postgres("G13", "100 parallel put_writes", "W7", _quantile("fan", 0), 1.7, 3, must_async=3.5),
+    _postgres("G14", "delete a thread, N=1000", _W1(1000), _quantile("delete", 0), 30, 70),
+    _postgres("G15", "put p50, N=300", _W1(300), _quantile("put", 0.5), 1, against=MEMORY),
+    _postgres("G15", "put p50, N=1000", _W1(1000), _quantile("put", 0.5), 1, against=MEMORY),
+)
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -101,7 +128,7 @@ class Verdict:
 
 def verdicts(results: Results) -> Iterator[Verdict]:
     """Every goal whose workload was run."""
-    for goal in GOALS:
+    for goal in (*GOALS, *POSTGRES_GOALS):
         for flavour in goal.flavours:
             ours = results.best(goal.workload, goal.ours, flavour, goal.figure)
             theirs = results.best(goal.workload, goal.against, flavour, goal.figure)
@@ -109,21 +136,21 @@ def verdicts(results: Results) -> Iterator[Verdict]:
                 least = max(ours, 1e-9)
                 ratio = theirs / least if goal.sense == "times faster" else ours / max(theirs, 1e-9)
                 yield Verdict(goal, flavour, ratio)
-    yield from _linear(results)
+    for ours in (OURS, POSTGRES):
+        yield from _linear(results, ours)
 
 
-def _linear(results: Results) -> Iterator[Verdict]:
+def _linear(results: Results, ours: Rival) -> Iterator[Verdict]:
     """G2: bytes grow with the steps, not with their square."""
+    growth = Goal("G2", "bytes(1000) / bytes(100)", "", _number("bytes"), 11, sense="part of", against=ours)
+    marginal = replace(growth, about="bytes a step, 300-1000 by 100-300", must=1.1)
     for flavour in FLAVOURS:
-        small = results.best(_W1(100), OURS, flavour, _number("bytes"))
-        middle = results.best(_W1(300), OURS, flavour, _number("bytes"))
-        large = results.best(_W1(1000), OURS, flavour, _number("bytes"))
+        small = results.best(_W1(100), ours, flavour, _number("bytes"))
+        middle = results.best(_W1(300), ours, flavour, _number("bytes"))
+        large = results.best(_W1(1000), ours, flavour, _number("bytes"))
         if small and middle and large:
-            growth = Goal("G2", "bytes(1000) / bytes(100)", "", _number("bytes"), 11, sense="part of", against=OURS)
             yield Verdict(growth, flavour, large / small)
-            late, early = (large - middle) / 700, (middle - small) / 200
-            marginal = Goal("G2", "bytes a step, 300-1000 by 100-300", "", _number("bytes"), 1.1, sense="part of")
-            yield Verdict(marginal, flavour, late / early)
+            yield Verdict(marginal, flavour, ((large - middle) / 700) / ((middle - small) / 200))
 
 
 def goals_table(results: Results) -> str:
