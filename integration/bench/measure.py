@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import os
 import random
 import shutil
 import tempfile
@@ -194,6 +195,7 @@ def run_all(
     results, chance = Results(), random.Random(seed)
     for workload in workloads:
         for number in range(workload.rounds):
+            results.samples[workload.name, "the disk itself", "sync"].append(_floor())
             turns: list[tuple[Rival, Flavour]] = [(rival, flavour) for rival in workload.rivals for flavour in flavours]
             chance.shuffle(turns)
             for rival, flavour in turns:
@@ -202,6 +204,18 @@ def run_all(
                 took = time.perf_counter() - start
                 note(f"{workload.name}, round {number + 1}: {rival.name}, {flavour}, {took:.1f} s")
     return results
+
+
+def _floor() -> Sample:
+    """What a put cannot be faster than, at the moment: disks change their pace from one minute to the next."""
+    sample = Sample()
+    with tempfile.TemporaryFile(prefix="milepost-bench-") as file:
+        for _ in range(50):
+            start = time.perf_counter()
+            os.write(file.fileno(), bytes(4096))
+            os.fdatasync(file.fileno())
+            sample.seconds["append 4 KB, fdatasync"].append(time.perf_counter() - start)
+    return sample
 
 
 def _once(workload: Workload, rival: Rival, flavour: Flavour) -> Sample:
