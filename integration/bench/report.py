@@ -136,8 +136,8 @@ def verdicts(results: Results) -> Iterator[Verdict]:
                 least = max(ours, 1e-9)
                 ratio = theirs / least if goal.sense == "times faster" else ours / max(theirs, 1e-9)
                 yield Verdict(goal, flavour, ratio)
-    for ours in (OURS, POSTGRES):
-        yield from _linear(results, ours)
+    for rival in (OURS, POSTGRES):
+        yield from _linear(results, rival)
 
 
 def _linear(results: Results, ours: Rival) -> Iterator[Verdict]:
