@@ -11,7 +11,7 @@ from milepost_files import frames
 from milepost_files.frames import Record
 from milepost_files.index import Index
 from milepost_files.log import Change
-from milepost_files.rewrite import Draft, Read
+from milepost_files.rewrite import FrameDraft, Read
 
 
 class PutCheckpoint(Change):
@@ -26,7 +26,7 @@ class PutCheckpoint(Change):
         self._generation = generation
         self._blob = frames.seal_checkpoint(row.spans, row.facets, row.header)
 
-    def decide(self, index: Index, read: Read, now: float) -> Draft | None:
+    def decide(self, index: Index, read: Read, now: float) -> FrameDraft | None:
         row = self._row
         parents = row.ancestors if row.parent is None else (row.parent, *row.ancestors)
         _refuse_deleted(self._thread, index, parents)
@@ -60,7 +60,7 @@ class PutWrites(Change):
         self._generation = generation
         self._blobs = [frames.seal_write(row.path, row.spans, row.value) for row in rows]
 
-    def decide(self, index: Index, read: Read, now: float) -> Draft | None:
+    def decide(self, index: Index, read: Read, now: float) -> FrameDraft | None:
         _refuse_deleted(self._thread, index, (self._place[1],))
         if self._generation is not None and self._generation != index.generation:
             self.answer = Wrote(stale=True, generation=_generation(index), accepted=(False,) * len(self._rows))
@@ -83,7 +83,7 @@ class DropSome(Change):
         self._token = token
         self._generation = generation
 
-    def decide(self, index: Index, read: Read, now: float) -> Draft | None:
+    def decide(self, index: Index, read: Read, now: float) -> FrameDraft | None:
         self.answer = token(index) == self._token
         if not self.answer:
             return None
@@ -104,7 +104,7 @@ class DeleteThread(Change):
 
     reset = True
 
-    def decide(self, index: Index, read: Read, now: float) -> Draft | None:
+    def decide(self, index: Index, read: Read, now: float) -> FrameDraft | None:
         if index.empty and not index.damage:
             return None
         tombstone = Tombstone.of(index.ids(), now, index.tombstone)
@@ -117,7 +117,7 @@ class LoadBatch(Change):
     def __init__(self, batch: Batch) -> None:
         self._batch = batch
 
-    def decide(self, index: Index, read: Read, now: float) -> Draft | None:
+    def decide(self, index: Index, read: Read, now: float) -> FrameDraft | None:
         batch = self._batch
         records: list[Record] = [[frames.REVIVE]] if index.tombstone else []
         blobs: list[bytes] = []
@@ -180,7 +180,7 @@ def _add_writes(
     blobs: list[bytes],
 ) -> tuple[bool, ...]:
     """Add what is to be stored of `rows` to a draft. Returns which of them count as accepted."""
-    there = index.cells(ns, checkpoint)
+    there = index.writes(ns, checkpoint)
     new: dict[tuple[str, int], tuple[str, bytes]] = {}
     packs: set[Span] = set()
     accepted: list[bool] = []
@@ -191,8 +191,8 @@ def _add_writes(
             if place in new:
                 same = new[place] == (row.channel, blob)
             else:
-                cell = there[place]
-                same = cell.channel == row.channel and read([(cell.offset, cell.length)]) == [blob]
+                write = there[place]
+                same = write.channel == row.channel and read([(write.offset, write.length)]) == [blob]
             accepted.append(same and (span is None or span in packs or index.covers(span)))
             continue
         accepted.append(True)

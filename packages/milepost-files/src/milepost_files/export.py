@@ -8,25 +8,25 @@ from typing import Final
 
 from milepost.store import Batch
 
-from milepost_files.index import Index, Slot
+from milepost_files.index import Index, PackPlace
 from milepost_files.log import Log
 from milepost_files.reading import Cited, Found, Reader, cite, reading
 
 _PORTION_BYTES: Final = 4 << 20
 
-Place = tuple[str, ...]
+Reached = tuple[str, ...]
 """Stage, then what orders the things of the stage."""
 
 
 @dataclass(slots=True)
 class _Portion:
-    slots: list[Slot] = field(default_factory=list)
+    packs: list[PackPlace] = field(default_factory=list)
     rows: list[Found] = field(default_factory=list)
     writes: list[tuple[str, str, list[Cited]]] = field(default_factory=list)
     cursor: tuple[str, ...] | None = None
 
 
-_Thing = tuple[Place, int, Slot | Found | tuple[str, str, list[Cited]]]
+_Thing = tuple[Reached, int, PackPlace | Found | tuple[str, str, list[Cited]]]
 
 
 def export(log: Log, after: tuple[str, ...] | None, limit: int) -> Batch | None:
@@ -42,10 +42,10 @@ def export(log: Log, after: tuple[str, ...] | None, limit: int) -> Batch | None:
     return reading(log, plan, _read)
 
 
-def _portion(index: Index, reached: Place, limit: int) -> _Portion:
+def _portion(index: Index, reached: Reached, limit: int) -> _Portion:
     portion = _Portion()
     size = count = 0
-    last: Place = ()
+    last: Reached = ()
     for place, length, thing in _things(index):
         if place <= reached:
             continue
@@ -55,7 +55,7 @@ def _portion(index: Index, reached: Place, limit: int) -> _Portion:
         if isinstance(thing, Found):
             portion.rows.append(thing)
         elif len(thing) == 5:
-            portion.slots.append(thing)
+            portion.packs.append(thing)
         else:
             portion.writes.append(thing)
         size, count, last = size + length, count + 1, place
@@ -63,15 +63,15 @@ def _portion(index: Index, reached: Place, limit: int) -> _Portion:
 
 
 def _things(index: Index) -> Iterator[_Thing]:
-    for slot in index.every_slot():
-        yield ("1", *(f"{number:020d}" for number in slot[2:])), slot[1], slot
-    rows = [(row.key, ns, row.id) for ns, space in index.spaces.items() for row in space.rows.values()]
+    for place in index.every_pack():
+        yield ("1", *(f"{number:020d}" for number in place[2:])), place[1], place
+    rows = [(row.key, ns, row.id) for ns, namespace in index.namespaces.items() for row in namespace.rows.values()]
     for key, ns, id in sorted(rows):
-        row = index.spaces[ns].rows[id]
+        row = index.namespaces[ns].rows[id]
         yield ("2", key, ns, id), row.length, Found(ns, row, [])
-    for ns, space in sorted(index.spaces.items()):
-        for id, cells in sorted(space.writes.items()):
-            yield ("3", ns, id), sum(cell.length for cell in cells.values()), (ns, id, cite(cells))
+    for ns, namespace in sorted(index.namespaces.items()):
+        for id, writes in sorted(namespace.writes.items()):
+            yield ("3", ns, id), sum(write.length for write in writes.values()), (ns, id, cite(writes))
 
 
 def _read(reader: Reader, portion: _Portion | None) -> Batch | None:
@@ -79,7 +79,7 @@ def _read(reader: Reader, portion: _Portion | None) -> Batch | None:
         return None
     return Batch(
         rows=tuple(reader.checkpoints(portion.rows)),
-        writes=tuple((ns, id, row) for ns, id, cells in portion.writes for row in reader.writes(cells)),
-        packs=tuple(reader.slots(portion.slots)),
+        writes=tuple((ns, id, row) for ns, id, writes in portion.writes for row in reader.writes(writes)),
+        packs=tuple(reader.at(portion.packs)),
         cursor=portion.cursor,
     )

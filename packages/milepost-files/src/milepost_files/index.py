@@ -43,7 +43,7 @@ class Row(NamedTuple):
     length: int
 
 
-class Cell(NamedTuple):
+class WritePlace(NamedTuple):
     """Where a pending write lies."""
 
     channel: str
@@ -51,21 +51,21 @@ class Cell(NamedTuple):
     length: int
 
 
-Slot = tuple[int, int, int, int, int]
+PackPlace = tuple[int, int, int, int, int]
 """Where a pack lies: offset, length, writer, first item, count. No class: a state of 1,000 packs is read often."""
 
-Cells = dict[tuple[str, int], Cell]
-"""(task, idx) -> cell."""
+WritePlaces = dict[tuple[str, int], WritePlace]
+"""(task, idx) -> where that write lies."""
 
 
 @dataclass(slots=True)
-class Space:
+class Namespace:
     """One namespace of a thread."""
 
     rows: dict[str, Row] = field(default_factory=dict)
     order: list[tuple[str, str]] = field(default_factory=list)
     """(sort key, id) of every row, ascending."""
-    writes: dict[str, Cells] = field(default_factory=dict)
+    writes: dict[str, WritePlaces] = field(default_factory=dict)
     """Checkpoint id -> its pending writes. The checkpoint need not be there."""
 
     def head(self) -> Row | None:
@@ -81,7 +81,7 @@ class Space:
             yield self.rows[id]
 
 
-class Shelf:
+class Packs:
     """The packs of one writer, by first item."""
 
     __slots__ = ("counts", "firsts", "lengths", "longest", "offsets")
@@ -99,7 +99,7 @@ class Shelf:
     def columns(self) -> tuple[array[int], ...]:
         return self.firsts, self.counts, self.offsets, self.lengths
 
-    def slots(self, writer: int, first: int, count: int) -> list[Slot]:
+    def places(self, writer: int, first: int, count: int) -> list[PackPlace]:
         """The packs that hold an item of this range. Packs may overlap each other."""
         firsts, counts = self.firsts, self.counts
         start = bisect.bisect_left(firsts, first)
@@ -117,7 +117,7 @@ class Shelf:
         if not self.firsts or first >= self.firsts[-1] + self.longest:
             return False
         reached = first
-        for *_, start, length in sorted(self.slots(0, first, count), key=itemgetter(3)):
+        for *_, start, length in sorted(self.places(0, first, count), key=itemgetter(3)):
             if start > reached:
                 return False
             reached = max(reached, start + length)
@@ -169,8 +169,8 @@ class Index:
         self.generation = log >> 1
         self.thread: str | None = None
         self.tombstone: Tombstone | None = None
-        self.spaces: dict[str, Space] = {}
-        self.shelves: dict[int, Shelf] = {}
+        self.namespaces: dict[str, Namespace] = {}
+        self.packs: dict[int, Packs] = {}
         self.damage: list[str] = []
         """What did not verify, in words; at most `_MOST_DAMAGE` of it."""
         self.more_damage = 0
@@ -194,7 +194,7 @@ class Index:
     @property
     def empty(self) -> bool:
         """Whether there is neither a checkpoint nor a pending write."""
-        return not self.spaces
+        return not self.namespaces
 
     @property
     def dead(self) -> int:
@@ -203,21 +203,21 @@ class Index:
 
     def counts(self) -> tuple[int, int, int]:
         """How many checkpoints, pending writes and packs there are."""
-        rows = sum(len(space.rows) for space in self.spaces.values())
-        writes = sum(len(cells) for space in self.spaces.values() for cells in space.writes.values())
-        return rows, writes, sum(map(len, self.shelves.values()))
+        rows = sum(len(namespace.rows) for namespace in self.namespaces.values())
+        writes = sum(len(writes) for namespace in self.namespaces.values() for writes in namespace.writes.values())
+        return rows, writes, sum(map(len, self.packs.values()))
 
     def row(self, ns: str, id: str) -> Row | None:
-        space = self.spaces.get(ns)
-        return space.rows.get(id) if space else None
+        namespace = self.namespaces.get(ns)
+        return namespace.rows.get(id) if namespace else None
 
     def has(self, id: str) -> bool:
         """Whether a checkpoint of this id is there, in any namespace."""
-        return any(id in space.rows for space in self.spaces.values())
+        return any(id in namespace.rows for namespace in self.namespaces.values())
 
-    def cells(self, ns: str, id: str) -> Cells:
-        space = self.spaces.get(ns)
-        return space.writes.get(id, {}) if space else {}
+    def writes(self, ns: str, id: str) -> WritePlaces:
+        namespace = self.namespaces.get(ns)
+        return namespace.writes.get(id, {}) if namespace else {}
 
     def losses(self, ns: str, id: str, channels: Collection[str] | None = None) -> tuple[str, ...]:
         """The pending writes of a checkpoint (to `channels`, or all) that were left out, in words."""
@@ -229,25 +229,27 @@ class Index:
 
     def covers(self, span: Span) -> bool:
         """Whether every item of `span` is stored."""
-        shelf = self.shelves.get(span.writer)
-        return shelf is not None and shelf.covers(span.first, span.count)
+        packs = self.packs.get(span.writer)
+        return packs is not None and packs.covers(span.first, span.count)
 
-    def slots(self, spans: Collection[Span]) -> list[Slot]:
+    def places(self, spans: Collection[Span]) -> list[PackPlace]:
         """Every pack that holds an item of `spans`, in the order of the log."""
-        found: list[Slot] = []
+        found: list[PackPlace] = []
         for writer, first, count in spans:
-            shelf = self.shelves.get(writer)
-            if shelf is not None:
-                found += shelf.slots(writer, first, count)
+            packs = self.packs.get(writer)
+            if packs is not None:
+                found += packs.places(writer, first, count)
         return sorted(found if len(spans) == 1 else set(found))
 
-    def every_slot(self) -> Iterator[Slot]:
-        for writer, shelf in sorted(self.shelves.items()):
-            yield from zip(shelf.offsets, shelf.lengths, repeat(writer), shelf.firsts, shelf.counts)
+    def every_pack(self) -> Iterator[PackPlace]:
+        for writer, packs in sorted(self.packs.items()):
+            yield from zip(packs.offsets, packs.lengths, repeat(writer), packs.firsts, packs.counts)
 
     def ids(self) -> set[str]:
         """Every checkpoint id the thread knows, also those of writes whose checkpoint is not there."""
-        return {id for space in self.spaces.values() for ids in (space.rows, space.writes) for id in ids}
+        return {
+            id for namespace in self.namespaces.values() for ids in (namespace.rows, namespace.writes) for id in ids
+        }
 
     # -- applying -------------------------------------------------------------------------------------------------
 
@@ -289,17 +291,17 @@ class Index:
             self.created = min(self.created, at) if self.created else at
             self.updated = max(self.updated, at)
 
-    def _space(self, ns: str) -> Space:
-        space = self.spaces.get(ns)
-        if space is None:
-            space = self.spaces[ns] = Space()
-        return space
+    def _namespace(self, ns: str) -> Namespace:
+        namespace = self.namespaces.get(ns)
+        if namespace is None:
+            namespace = self.namespaces[ns] = Namespace()
+        return namespace
 
     def _checkpoint(self, record: Record, offset: int) -> None:
         _, ns, id, parent, key, at, length = record
-        space = self._space(ns)
-        old = space.rows.get(id)
-        above = space.rows.get(parent) if parent is not None else None
+        namespace = self._namespace(ns)
+        old = namespace.rows.get(id)
+        above = namespace.rows.get(parent) if parent is not None else None
         row = Row(id, key or id, above.id if above else parent, at, offset, length)
         self.live += _row_cost(ns, row)
         place = (row.key, row.id)
@@ -308,76 +310,76 @@ class Index:
             if old.offset < self.lost:
                 self.outlasted.add((ns, id))
             if old.key != row.key:
-                del space.order[bisect.bisect_left(space.order, (old.key, id))]
-                bisect.insort(space.order, place)
-        elif not space.order or place > space.order[-1]:
-            space.order.append(place)
+                del namespace.order[bisect.bisect_left(namespace.order, (old.key, id))]
+                bisect.insort(namespace.order, place)
+        elif not namespace.order or place > namespace.order[-1]:
+            namespace.order.append(place)
         else:
-            bisect.insort(space.order, place)
-        space.rows[id] = row
+            bisect.insort(namespace.order, place)
+        namespace.rows[id] = row
         if self.created == 0.0 or at < self.created:
             self.created = at
 
     def _writes(self, record: Record, offset: int, *, keep: bool) -> int:
         _, ns, id, task, columns = record
-        cells: Cells = {}
+        writes: WritePlaces = {}
         for idx, channel, length in zip(columns[::3], columns[1::3], columns[2::3], strict=True):
-            cells[task, idx] = Cell(channel, offset, length)
+            writes[task, idx] = WritePlace(channel, offset, length)
             offset += length
         if not keep:
-            self.left_out.setdefault((ns, id), {}).update((place, cell.channel) for place, cell in cells.items())
-        elif cells:
+            self.left_out.setdefault((ns, id), {}).update((place, write.channel) for place, write in writes.items())
+        elif writes:
             if self.left_out and (out := self.left_out.get((ns, id))):
-                for place in cells:
+                for place in writes:
                     out.pop(place, None)
-            there = self._space(ns).writes.setdefault(id, {})
-            for place, cell in cells.items():
+            there = self._namespace(ns).writes.setdefault(id, {})
+            for place, write in writes.items():
                 old = there.get(place)
-                self.live += _cell_cost(ns, id, place, cell) - (_cell_cost(ns, id, place, old) if old else 0)
-                there[place] = cell
+                self.live += _write_cost(ns, id, place, write) - (_write_cost(ns, id, place, old) if old else 0)
+                there[place] = write
         return offset
 
     def _pack(self, record: Record, offset: int) -> None:
         _, writer, first, count, length, _ = record
-        shelf = self.shelves.get(writer)
-        if shelf is None:
-            shelf = self.shelves[writer] = Shelf()
-        self.live += length + _COST - shelf.add((first, count, offset, length))
+        packs = self.packs.get(writer)
+        if packs is None:
+            packs = self.packs[writer] = Packs()
+        self.live += length + _COST - packs.add((first, count, offset, length))
 
     def _drop(self, record: Record) -> None:
-        _, generation, checkpoints, parents, packs = record
+        _, generation, checkpoints, parents, dead = record
         touched: set[str] = set()
         for ns, id in checkpoints:
             self.left_out.pop((ns, id), None)
-            space = self.spaces.get(ns)
-            if space is None:
+            namespace = self.namespaces.get(ns)
+            if namespace is None:
                 continue
-            row = space.rows.pop(id, None)
+            row = namespace.rows.pop(id, None)
             if row is not None:
                 self.live -= _row_cost(ns, row)
                 touched.add(ns)
-            for place, cell in space.writes.pop(id, {}).items():
-                self.live -= _cell_cost(ns, id, place, cell)
+            for place, write in namespace.writes.pop(id, {}).items():
+                self.live -= _write_cost(ns, id, place, write)
         for ns in touched:
-            space = self.spaces[ns]
-            space.order = [place for place in space.order if place[1] in space.rows]
+            namespace = self.namespaces[ns]
+            namespace.order = [place for place in namespace.order if place[1] in namespace.rows]
         for ns in {ns for ns, _ in checkpoints}:
-            space = self.spaces.get(ns)
-            if space is not None and not space.rows and not space.writes:
-                del self.spaces[ns]
+            namespace = self.namespaces.get(ns)
+            if namespace is not None and not namespace.rows and not namespace.writes:
+                del self.namespaces[ns]
         for ns, id, parent in parents:
             row = self.row(ns, id)
             if row is not None:
-                changed = self.spaces[ns].rows[id] = row._replace(parent=parent)
+                changed = self.namespaces[ns].rows[id] = row._replace(parent=parent)
                 self.live += _row_cost(ns, changed) - _row_cost(ns, row)
-        for writer, first, count in packs:
-            shelf = self.shelves.get(writer)
-            if shelf is not None:
-                self.live -= shelf.remove(first, count)
-                if not shelf:
-                    del self.shelves[writer]
-        if not self.spaces:  # nothing is left that could refer to a pack
-            self.shelves.clear()
+        for writer, first, count in dead:
+            packs = self.packs.get(writer)
+            if packs is not None:
+                self.live -= packs.remove(first, count)
+                if not packs:
+                    del self.packs[writer]
+        if not self.namespaces:  # nothing is left that could refer to a pack
+            self.packs.clear()
             self.live = 0
         self.generation = generation
 
@@ -385,20 +387,23 @@ class Index:
 
     def freeze(self) -> bytes:
         """The index as the bytes of a snapshot file."""
-        spaces = [
+        namespaces = [
             [
                 ns,
                 [
                     [row.id, None if row.key == row.id else row.key, row.parent, row.at, row.offset, row.length]
-                    for row in (space.rows[id] for _, id in space.order)
+                    for row in (namespace.rows[id] for _, id in namespace.order)
                 ],
-                [[id, [[*place, *cell] for place, cell in cells.items()]] for id, cells in space.writes.items()],
+                [
+                    [id, [[*place, *write] for place, write in writes.items()]]
+                    for id, writes in namespace.writes.items()
+                ],
             ]
-            for ns, space in self.spaces.items()
+            for ns, namespace in self.namespaces.items()
         ]
-        shelves = [
-            [writer, shelf.longest, *(column.tobytes() for column in shelf.columns())]
-            for writer, shelf in self.shelves.items()
+        packs = [
+            [writer, packs.longest, *(column.tobytes() for column in packs.columns())]
+            for writer, packs in self.packs.items()
         ]
         tombstone = self.tombstone and [self.tombstone.ids, self.tombstone.floor, self.tombstone.at]
         data = ormsgpack.packb(
@@ -414,8 +419,8 @@ class Index:
                 self.live,
                 self.created,
                 self.updated,
-                spaces,
-                shelves,
+                namespaces,
+                packs,
             ]
         )
         return b"".join((_MAGIC, zlib.crc32(data).to_bytes(4, "little"), data))
@@ -442,29 +447,29 @@ class Index:
             index.live,
             index.created,
             index.updated,
-            spaces,
-            shelves,
+            namespaces,
+            writers,
         ) = content
         index.tip = (tip, header)
         if tombstone:
             index.tombstone = Tombstone(tuple(tombstone[0]), tombstone[1], tombstone[2])
         channels: dict[str, str] = {}
-        for ns, rows, writes in spaces:
-            space = index.spaces[ns] = Space()
+        for ns, rows, pending in namespaces:
+            namespace = index.namespaces[ns] = Namespace()
             for id, key, parent, at, offset, length in rows:
-                above = space.rows.get(parent) if parent is not None else None
+                above = namespace.rows.get(parent) if parent is not None else None
                 row = Row(id, key or id, above.id if above else parent, at, offset, length)
-                space.rows[id] = row
-                space.order.append((row.key, id))
-            for id, cells in writes:
-                space.writes[id] = {
-                    (task, idx): Cell(channels.setdefault(channel, channel), offset, length)
-                    for task, idx, channel, offset, length in cells
+                namespace.rows[id] = row
+                namespace.order.append((row.key, id))
+            for id, writes in pending:
+                namespace.writes[id] = {
+                    (task, idx): WritePlace(channels.setdefault(channel, channel), offset, length)
+                    for task, idx, channel, offset, length in writes
                 }
-        for writer, longest, *columns in shelves:
-            shelf = index.shelves[writer] = Shelf()
-            shelf.longest = longest
-            for column, raw in zip(shelf.columns(), columns, strict=True):
+        for writer, longest, *columns in writers:
+            packs = index.packs[writer] = Packs()
+            packs.longest = longest
+            for column, raw in zip(packs.columns(), columns, strict=True):
                 column.frombytes(raw)
         return index
 
@@ -473,5 +478,5 @@ def _row_cost(ns: str, row: Row) -> int:
     return _COST + row.length + len(ns) + len(row.id) + len(row.parent or "") + len(row.key)
 
 
-def _cell_cost(ns: str, id: str, place: tuple[str, int], cell: Cell) -> int:
-    return _COST + cell.length + len(ns) + len(id) + len(place[0]) + len(cell.channel)
+def _write_cost(ns: str, id: str, place: tuple[str, int], write: WritePlace) -> int:
+    return _COST + write.length + len(ns) + len(id) + len(place[0]) + len(write.channel)

@@ -20,7 +20,7 @@ from milepost.store import (
     ThreadRow,
 )
 
-from milepost_files.index import Index, Row, Space
+from milepost_files.index import Index, Namespace, Row
 from milepost_files.log import Log
 from milepost_files.reading import Found, Reader, find, reading, spans_in
 from milepost_files.root import Ahead, Root
@@ -147,29 +147,29 @@ def _spots(log: Log, query: Query, after: Spot | None, wanted: int, damage: list
     def plan(index: Index) -> list[Spot]:
         damage.extend(log.news(index))
         spots: list[Spot] = []
-        for ns, space in index.spaces.items():
+        for ns, namespace in index.namespaces.items():
             if query.ns in (None, ns):
-                rows = itertools.islice(_matching(space, log.thread, ns, query, after), wanted)
+                rows = itertools.islice(_matching(namespace, log.thread, ns, query, after), wanted)
                 spots.extend(Spot(row.key, log.thread, ns, row.id) for row in rows)
         return spots
 
     return _planned(log, plan) or []
 
 
-def _matching(space: Space, thread: str, ns: str, query: Query, after: Spot | None) -> Iterator[Row]:
+def _matching(namespace: Namespace, thread: str, ns: str, query: Query, after: Spot | None) -> Iterator[Row]:
     ceiling: str | None = None
     if query.before is not None:
-        row = space.rows.get(query.before)
+        row = namespace.rows.get(query.before)
         ceiling = row.key if row else query.before
     if query.id is not None:
-        row = space.rows.get(query.id)
+        row = namespace.rows.get(query.id)
         rows: Iterator[Row] = iter(() if row is None else (row,))
     elif ceiling is not None and (after is None or ceiling <= after.key):
-        rows = space.below((ceiling,))
+        rows = namespace.below((ceiling,))
     elif after is not None:
-        rows = space.below((after.key + "\0",))
+        rows = namespace.below((after.key + "\0",))
     else:
-        rows = space.descending()
+        rows = namespace.descending()
     for row in rows:
         if ceiling is not None and row.key >= ceiling:
             continue
@@ -246,12 +246,14 @@ def threads(root: Root, after: tuple[str, ...] | None, limit: int) -> ThreadPage
 
 
 def _thread(log: Log, index: Index) -> ThreadRow | None:
-    heads = {ns: head for ns, space in index.spaces.items() if (head := space.head()) is not None}
+    heads = {ns: head for ns, namespace in index.namespaces.items() if (head := namespace.head()) is not None}
     if not heads:
         return None
     head = heads[""] if "" in heads else heads[max(heads)]
     checkpoints, writes, _ = index.counts()
-    waiting = any(cell.channel == INTERRUPT for ns, row in heads.items() for cell in index.cells(ns, row.id).values())
+    waiting = any(
+        write.channel == INTERRUPT for ns, row in heads.items() for write in index.writes(ns, row.id).values()
+    )
     return ThreadRow(
         log.thread, head.id, len(heads), checkpoints, writes, log.size(), index.created, index.updated, waiting
     )

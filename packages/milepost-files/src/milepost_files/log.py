@@ -30,7 +30,7 @@ from milepost_files import frames, handle, rewrite, scan
 from milepost_files.handle import Handle
 from milepost_files.index import Index
 from milepost_files.lock import Superseded, Turns, beside
-from milepost_files.rewrite import Draft, Read
+from milepost_files.rewrite import FrameDraft, Read
 from milepost_files.scan import Tail
 
 _log = logging.getLogger("milepost.files")
@@ -54,7 +54,7 @@ class Change(ABC):
     """What the last `decide` led to."""
 
     @abstractmethod
-    def decide(self, index: Index, read: Read, now: float) -> Draft | None:
+    def decide(self, index: Index, read: Read, now: float) -> FrameDraft | None:
         """What to append, decided against `index`; None for nothing. Must not change anything: it may be repeated."""
 
 
@@ -347,11 +347,11 @@ class Log:
             draft = change.decide(self._catch_up(held), _reader(held), now)
         if draft is None:
             return False
-        drafts: list[Draft] = [([[frames.THREAD, self.thread]], []), draft]
+        drafts: list[FrameDraft] = [([[frames.THREAD, self.thread]], []), draft]
         self._renew(held, lambda: drafts, now)
         return True
 
-    def _renew(self, held: Handle, drafts: Callable[[], Iterable[Draft]], at: float) -> None:
+    def _renew(self, held: Handle, drafts: Callable[[], Iterable[FrameDraft]], at: float) -> None:
         """Put a new log in the place of `held`. Where the disk is full, what can be spared makes room for it."""
 
         def fill(fd: int) -> None:
@@ -425,7 +425,7 @@ class Log:
             read = _reader(held)
             parts: list[bytes] = []
             ends = [0] * len(changes)
-            opening: Draft = ([[frames.THREAD, self.thread]], [])
+            opening: FrameDraft = ([[frames.THREAD, self.thread]], [])
             for number, change in enumerate(changes):
                 try:
                     draft = change.decide(index, read, now)

@@ -11,7 +11,7 @@ from milepost.store import CheckpointRow, Pack, Snapshot, Span, WriteRow, merge_
 
 from milepost_files import frames, scan
 from milepost_files.handle import Handle
-from milepost_files.index import Cells, Index, Row, Slot
+from milepost_files.index import Index, PackPlace, Row, WritePlaces
 from milepost_files.log import Log
 
 P = TypeVar("P")
@@ -101,18 +101,18 @@ class Reader:
         with self._log.mutex:
             if self.index.generation != self.generation:
                 raise Moved
-            slots = self.index.slots(spans)
-        return self.slots(slots)
+            places = self.index.places(spans)
+        return self.at(places)
 
-    def slots(self, slots: Sequence[Slot]) -> list[Pack]:
-        if not slots:
+    def at(self, places: Sequence[PackPlace]) -> list[Pack]:
+        if not places:
             return []
-        offsets, lengths, writers, firsts, counts = zip(*slots, strict=True)
+        offsets, lengths, writers, firsts, counts = zip(*places, strict=True)
         return list(map(Pack, writers, firsts, counts, self._read(list(zip(offsets, lengths, strict=True)))))
 
-    def writes(self, cells: Sequence[Cited]) -> list[WriteRow]:
-        blobs = self._read([(offset, length) for *_, offset, length in cells])
-        return [write(task, idx, channel, blob) for (task, idx, channel, _, _), blob in zip(cells, blobs, strict=True)]
+    def writes(self, writes: Sequence[Cited]) -> list[WriteRow]:
+        blobs = self._read([(offset, length) for *_, offset, length in writes])
+        return [write(task, idx, channel, blob) for (task, idx, channel, _, _), blob in zip(writes, blobs, strict=True)]
 
     def _checkpoint(self, found: Found, blob: bytes) -> CheckpointRow:
         """A damaged checkpoint is handed out as it is, without its items: the codec says what is wrong with it."""
@@ -144,14 +144,14 @@ class Reader:
 
 def find(index: Index, ns: str, row: Row, channels: Collection[str] | None = None) -> Found:
     """A checkpoint with its writes to `channels`, or all of them."""
-    return Found(ns, row, cite(index.cells(ns, row.id), channels))
+    return Found(ns, row, cite(index.writes(ns, row.id), channels))
 
 
-def cite(cells: Cells, channels: Collection[str] | None = None) -> list[Cited]:
+def cite(writes: WritePlaces, channels: Collection[str] | None = None) -> list[Cited]:
     """The places of writes, all of them or those to `channels`."""
     return [
         (task, idx, channel, offset, length)
-        for (task, idx), (channel, offset, length) in cells.items()
+        for (task, idx), (channel, offset, length) in writes.items()
         if channels is None or channel in channels
     ]
 

@@ -9,7 +9,7 @@ from milepost_files import frames, handle
 from milepost_files.frames import Frame, Record
 from milepost_files.index import Index
 
-Draft = tuple[list[Record], list[bytes]]
+FrameDraft = tuple[list[Record], list[bytes]]
 """The records and blobs of one frame."""
 
 Read = Callable[[Sequence[tuple[int, int]]], list[bytes]]
@@ -26,7 +26,7 @@ def place(index: Index, frame: Frame) -> None:
     index.end += len(frame.data)
 
 
-def fill(fd: int, index: Index, drafts: Iterable[Draft], at: float) -> None:
+def fill(fd: int, index: Index, drafts: Iterable[FrameDraft], at: float) -> None:
     """Append frames to a file that holds what `index` says, without syncing."""
     for records, blobs in drafts:
         frame = frames.encode(index.log, at, records, blobs)
@@ -36,7 +36,7 @@ def fill(fd: int, index: Index, drafts: Iterable[Draft], at: float) -> None:
         place(index, frame)
 
 
-def live(index: Index, read: Read) -> Iterator[Draft]:
+def live(index: Index, read: Read) -> Iterator[FrameDraft]:
     """Everything alive in a log, in the order it was written in, as frames of a bounded size."""
     things = _records(index)
     things.sort(key=lambda thing: thing[0])
@@ -68,15 +68,15 @@ def tombstone_record(index: Index) -> Record:
 
 def _records(index: Index) -> list[tuple[int, int, Record]]:
     things: list[tuple[int, int, Record]] = []
-    for ns, space in index.spaces.items():
-        for row in space.rows.values():
+    for ns, namespace in index.namespaces.items():
+        for row in namespace.rows.values():
             key = None if row.key == row.id else row.key
             record = [frames.CHECKPOINT, ns, row.id, row.parent, key, row.at, row.length]
             things.append((row.offset, row.length, record))
-        for id, cells in space.writes.items():
-            for (task, idx), cell in cells.items():
-                record = [frames.WRITES, ns, id, task, [idx, cell.channel, cell.length]]
-                things.append((cell.offset, cell.length, record))
-    for offset, length, *span in index.every_slot():
+        for id, writes in namespace.writes.items():
+            for (task, idx), write in writes.items():
+                record = [frames.WRITES, ns, id, task, [idx, write.channel, write.length]]
+                things.append((write.offset, write.length, record))
+    for offset, length, *span in index.every_pack():
         things.append((offset, length, [frames.PACK, *span, length, 0]))
     return things

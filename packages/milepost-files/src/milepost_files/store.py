@@ -161,10 +161,10 @@ def _get(root: Root, thread: str, ns: str, id: str | None) -> Loaded | None:
 
 
 def _row(index: Index, ns: str, id: str | None) -> Row | None:
-    space = index.spaces.get(ns)
-    if space is None:
+    namespace = index.namespaces.get(ns)
+    if namespace is None:
         return None
-    return space.head() if id is None else space.rows.get(id)
+    return namespace.head() if id is None else namespace.rows.get(id)
 
 
 @dataclass(slots=True)
@@ -192,7 +192,7 @@ def _lineage(
         start = _row(index, ns, id)
         if start is None:
             return None
-        rows = index.spaces[ns].rows
+        rows = index.namespaces[ns].rows
         row = rows.get(after[0]) if after else start
         walk = _Walk([])
         while row is not None and row.parent is not None:
@@ -238,9 +238,15 @@ def _chart(root: Root, thread: str) -> Chart | None:
     def plan(index: Index) -> _Marked | None:
         if index.empty:
             return None
-        rows = [Found(ns, space.rows[id], []) for ns, space in index.spaces.items() for _, id in space.order]
-        writes = [(ns, id, cite(cells)) for ns, space in index.spaces.items() for id, cells in space.writes.items()]
-        return token(index), rows, writes, tuple(Span(*slot[2:]) for slot in index.every_slot())
+        rows = [
+            Found(ns, namespace.rows[id], []) for ns, namespace in index.namespaces.items() for _, id in namespace.order
+        ]
+        writes = [
+            (ns, id, cite(writes))
+            for ns, namespace in index.namespaces.items()
+            for id, writes in namespace.writes.items()
+        ]
+        return token(index), rows, writes, tuple(Span(*place[2:]) for place in index.every_pack())
 
     def read(reader: Reader, planned: _Marked | None) -> Chart | None:
         if planned is None:
@@ -250,7 +256,7 @@ def _chart(root: Root, thread: str) -> Chart | None:
             token=mark,
             generation=reader.generation,
             rows=tuple(reader.checkpoints(rows)),
-            writes={(ns, id): tuple(reader.writes(cells)) for ns, id, cells in writes},
+            writes={(ns, id): tuple(reader.writes(writes)) for ns, id, writes in writes},
             packs=packs,
         )
 
