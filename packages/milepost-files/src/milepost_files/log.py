@@ -32,14 +32,13 @@ from milepost_files.index import Index
 from milepost_files.lock import Superseded, Turns, beside
 from milepost_files.rewrite import FrameDraft, Read
 from milepost_files.scan import Tail
+from milepost_files.snapshot import Snapshot
 
 _log = logging.getLogger("milepost.files")
 
 _KEPT_TAILS: Final = 4
 _KEPT_BYTES: Final = 1 << 20
 _WASTE: Final = 1 << 20
-_SNAPSHOT_FRAMES: Final = 256
-_SNAPSHOT_BYTES: Final = 8 << 20
 _TRIES: Final = 64
 
 
@@ -88,8 +87,7 @@ class Log:
         self._seen = (0, 0)
         self._unsynced = False
         self._settled = False
-        self._snapshot = (0, 0)
-        self._trusting = True
+        self._snapshot = Snapshot(self._stem)
         self._told: frozenset[str] = frozenset()
 
     @property
@@ -172,7 +170,7 @@ class Log:
         with self.mutex:
             if self._index is index:
                 self._index = None
-                self._trusting = False
+                self._snapshot.distrust()
 
     def lose(self) -> None:
         """Forget everything, the lock too: the next operation starts from the disk. Only for who writes."""
@@ -243,16 +241,10 @@ class Log:
         return index
 
     def _thaw(self, held: Handle) -> Index | None:
-        if not self._trusting:
-            return None
-        try:
-            with open(self._stem + ".idx", "rb") as file:
-                index = Index.thaw(file.read())
-        except OSError:
-            return None
+        index = self._snapshot.read()
         if index is None or (self._thread and index.thread not in (None, self._thread)) or not self._fits(held, index):
             return None
-        self._snapshot = (index.frames, index.end)
+        self._snapshot.covers(index)
         return index
 
     # -- writing ----------------------------------------------------------------------------------------------------
@@ -276,25 +268,10 @@ class Log:
         """What can wait until everybody has his answer: the snapshot of the index."""
         with self.mutex:
             index = self._index
-            if index is None or index.damage:
+            if index is None or not self._snapshot.due(index):
                 return
-            covered, end = self._snapshot
-            if index.frames - covered < max(_SNAPSHOT_FRAMES, covered // 4) and index.end - end < max(
-                _SNAPSHOT_BYTES, end // 4
-            ):
-                return
-            data = index.freeze()
-            self._snapshot = (index.frames, index.end)
-            self._trusting = True
-        temporary = f"{self._stem}.idx-{secrets.token_hex(8)}"
-        try:
-            with open(temporary, "xb") as file:
-                file.write(data)
-            os.rename(temporary, self._stem + ".idx")
-        except OSError as exc:
-            _log.warning("cannot write the index %s.idx (%s); opening this thread will take longer", self._stem, exc)
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
+            data = self._snapshot.freeze(index)
+        self._snapshot.write(data)
 
     def _append(self, changes: Sequence[Change]) -> list[Exception | None]:
         batch = _Batch([None] * len(changes))
@@ -508,7 +485,7 @@ class Log:
 
     def _lose_index(self) -> None:
         self._index = None
-        self._snapshot = (0, 0)
+        self._snapshot.forget()
 
     def _restless(self) -> Unavailable:
         return Unavailable(
