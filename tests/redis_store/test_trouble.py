@@ -113,11 +113,11 @@ def test_somebody_elses_key(place: Place, client: redis.Redis) -> None:
 
 
 def test_what_a_write_waits_for(server: servers_redis.Redis) -> None:
-    alone = milepost_redis.open_backend(server.url(), durability="replicas:1", timeout=0.2)
+    alone = milepost_redis.open_backend(server.url(), durability="replicas:1", timeout=1.0)
     with pytest.raises(Unavailable, match="durability=replicas:1 was not reached"):
         run(alone.blocking().put("t", *row(1), None))
     alone.close()
-    logless = milepost_redis.open_backend(server.url(), durability="aof", timeout=0.2)
+    logless = milepost_redis.open_backend(server.url(), durability="aof", timeout=1.0)
     with pytest.raises(Unavailable, match="WAITAOF"):
         run(logless.blocking().put("t", *row(1), None))
     logless.close()

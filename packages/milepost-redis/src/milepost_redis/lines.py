@@ -143,6 +143,30 @@ class _Line:
         await self._connection.disconnect()
 
 
+class Watch:
+    """Closes something with the event loop it belongs to, if nobody did it before: a loop that ends closes its
+    generators."""
+
+    def __init__(self, close: Callable[[], Awaitable[None]]) -> None:
+        self._close = close
+        self._life: AsyncGenerator[None] | None = None
+
+    async def begin(self) -> None:
+        if self._life is None:
+            self._life = self._lives()
+            await anext(self._life)
+
+    async def end(self) -> None:
+        if self._life is not None:
+            await self._life.aclose()
+
+    async def _lives(self) -> AsyncGenerator[None]:
+        try:
+            yield
+        finally:
+            await self._close()
+
+
 class Lines:
     """The connections of our own of one event loop, few of them: each carries any number of requests."""
 
@@ -153,13 +177,10 @@ class Lines:
         self._most = most
         self._lines: list[_Line] = []
         self._closed = False
-        self._guard: AsyncGenerator[None] | None = None
+        self._watch = Watch(self._close_lines)
 
     async def talk(self, commands: Sequence[Words], last: Words | None = None, *, fresh: bool = False) -> list[Any]:
-        if self._guard is None:
-            # A loop that ends closes its generators: so the connections are closed with it, if nobody did it before.
-            self._guard = self._until_shutdown()
-            await anext(self._guard)
+        await self._watch.begin()
         if self._closed:
             raise closed()
         job = _Job(commands, last, asyncio.get_running_loop())
@@ -173,12 +194,6 @@ class Lines:
             self._lines.append(best)
         return best
 
-    async def _until_shutdown(self) -> AsyncGenerator[None]:
-        try:
-            yield
-        finally:
-            await self._close_lines()
-
     async def _close_lines(self) -> None:
         self._closed = True
         while self._lines:
@@ -186,8 +201,7 @@ class Lines:
 
     async def close(self) -> None:
         self._closed = True
-        if self._guard is not None:
-            await self._guard.aclose()
+        await self._watch.end()
 
 
 class AsyncBorrowed:
@@ -224,10 +238,12 @@ class AsyncRouted:
 
     def __init__(self, client: Any, *, owned: bool) -> None:
         self._client = client
-        self._owned = owned
+        self._watch = Watch(client.aclose) if owned else None
 
     async def talk(self, commands: Sequence[Words], last: Words | None = None, *, fresh: bool = False) -> list[Any]:
         assert last is None, "a cluster client does not say which node it talked to"
+        if self._watch is not None:
+            await self._watch.begin()
         return await whole(self._talk(commands))
 
     async def _talk(self, commands: Sequence[Words]) -> list[Any]:
@@ -237,11 +253,14 @@ class AsyncRouted:
                 replies.append(await self._client.execute_command(words[0].decode(), *words[1:], NEVER_DECODE=True))
             except ResponseError as exc:
                 replies.append(exc)
+            except AttributeError as exc:
+                # When the client learns of other nodes, it may end a connection that is just being made.
+                raise Disconnected(f"the cluster client ended a connection: {exc}") from exc
         return replies
 
     async def close(self) -> None:
-        if self._owned:
-            await self._client.aclose()
+        if self._watch is not None:
+            await self._watch.end()
 
 
 async def send(connection: Any, commands: Sequence[Words]) -> None:

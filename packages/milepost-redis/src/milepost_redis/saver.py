@@ -205,7 +205,7 @@ def _milliseconds(ttl: str) -> bytes:
 def _durability(option: str, timeout: float, *, spread: bool) -> Durability:
     kind, _, count = option.partition(":")
     # The answer has to come before the connection is given up.
-    patience = b"%d" % max(int(timeout * 800), 1)
+    patience = b"%d" % max(int(timeout * 500), 1)
     if option in ("", "memory"):
         return Durability(option)
     if spread:

@@ -125,8 +125,8 @@ class RedisStore:
             *_flat(packs),
         )
         status = self._status(thread, reply, f"checkpoint {row.id!r}")
-        if status == b"ok" and reply[2]:
-            await self._enrol(thread)
+        if status == b"ok":
+            await self._enrol(thread, *reply[2:4])
         return Put(status == b"stale", wire.number(reply[1]))
 
     async def put_writes(
@@ -151,9 +151,8 @@ class RedisStore:
         )
         if self._status(thread, reply, f"writes of checkpoint {checkpoint!r}") == b"stale":
             return Wrote(True, wire.number(reply[1]), ())
-        if reply[2]:
-            await self._enrol(thread)
-        return Wrote(False, wire.number(reply[1]), tuple(map(bool, reply[3])))
+        await self._enrol(thread, *reply[2:4])
+        return Wrote(False, wire.number(reply[1]), tuple(map(bool, reply[4])))
 
     async def get(self, thread: str, ns: str, id: str | None) -> Loaded | None:
         at = (b"latest", ns.encode()) if id is None else (b"named", wire.place(ns, id))
@@ -400,8 +399,7 @@ class RedisStore:
                 "load a thread", "load", thread, self._layout.ttl, _fresh(), thread.encode(), *arguments
             )
             self._status(thread, reply)
-            if reply[2]:
-                await self._enrol(thread)
+            await self._enrol(thread, *reply[2:4])
 
     async def stats(self, thread: str | None) -> Stats:
         total = Stats(0, 0, 0, 0, 0)
@@ -461,11 +459,13 @@ class RedisStore:
 
     # The index.
 
-    async def _enrol(self, thread: str) -> None:
-        """Enter a thread that was just made, where its script could not do it."""
-        if self._layout.spread:
+    async def _enrol(self, thread: str, made: int, listed: int) -> None:
+        """Enter a thread into the index, where its script could not do it."""
+        if not listed:
             await self._steps("list a thread", Command((b"ZADD", self._index, b"0", thread.encode())))
-        if self._layout.ttl:
+            # Only now: whoever is interrupted before leaves it to the next one who writes to the thread.
+            self._status(thread, await self._write("list a thread", "listed", thread))
+        if made and self._layout.ttl:
             await self._lister.sweep()
 
     async def _strike(self, thread: str) -> None:

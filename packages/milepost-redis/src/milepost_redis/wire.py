@@ -19,7 +19,7 @@ _IDX: Final = struct.Struct(">i")
 _SPAN: Final = struct.Struct(">QQ")
 _GROUP: Final = struct.Struct(">QI")
 _MEMBER: Final = struct.Struct(">cQQI")
-_HEAD: Final = struct.Struct(">BB8sddddddd")
+_HEAD: Final = struct.Struct(">BBB8sddddddd")
 _GENERATION: Final = struct.Struct(">q")
 
 NUL: Final = b"\0"
@@ -32,6 +32,7 @@ class Head(NamedTuple):
 
     format: int
     waits: int
+    listed: int
     generation: bytes
     revision: float
     created: float

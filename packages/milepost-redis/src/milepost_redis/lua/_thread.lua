@@ -18,7 +18,7 @@ local DATA, ORDER, TOMB, INDEX = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local FORMAT = 1
 -- The generation of a thread that is not there.
 local NOWHERE = string.rep('\255', 8)
-local HEAD = '>BBc8ddddddd'
+local HEAD = '>BBBc8ddddddd'
 local call = redis.call
 
 -- The head line as a table, or nil when there is no such thread; and what is wrong with the thread, if anything is.
@@ -30,7 +30,7 @@ local function open()
   end
   local head = {}
   local format, past
-  format, head.waits, head.generation, head.revision, head.created, head.updated, head.rows, head.writes, head.packs,
+  format, head.waits, head.listed, head.generation, head.revision, head.created, head.updated, head.rows, head.writes, head.packs,
     head.bytes, past = struct.unpack(HEAD, line)
   head.thread = string.sub(line, past)
   if format > FORMAT then
@@ -47,7 +47,7 @@ end
 local function begin(thread, generation)
   local at = clock()
   return {
-    waits = 0, generation = generation, revision = 0, created = at, updated = at, rows = 0, writes = 0, packs = 0,
+    waits = 0, listed = INDEX and 1 or 0, generation = generation, revision = 0, created = at, updated = at, rows = 0, writes = 0, packs = 0,
     bytes = 0, thread = thread, made = true,
   }
 end
@@ -71,16 +71,25 @@ local function persist()
   call('PERSIST', ORDER)
 end
 
--- Note that the thread was changed. The index is not in the same slot on a cluster; there the caller sees to it.
+local function write_head(head)
+  call('HSET', DATA, 'm', struct.pack(
+    HEAD, FORMAT, head.waits, head.listed, head.generation, head.revision, head.created, head.updated, head.rows,
+    head.writes, head.packs, head.bytes) .. head.thread)
+end
+
+-- Note that the thread was changed. On a cluster the index is in another slot: there the caller lists the thread, and
+-- then says so.
 local function close(head)
   head.revision = head.revision + 1
   head.updated = clock()
-  call('HSET', DATA, 'm', struct.pack(
-    HEAD, FORMAT, head.waits, head.generation, head.revision, head.created, head.updated, head.rows, head.writes,
-    head.packs, head.bytes) .. head.thread)
+  write_head(head)
   if head.made and INDEX then
     call('ZADD', INDEX, 0, head.thread)
   end
+end
+
+local function made(head)
+  return head.made and 1 or 0
 end
 
 -- Whether `a` comes before `b` by bytes, which is by code point. (Lua's own order depends on the server's locale.)

@@ -34,4 +34,4 @@ end
 call('DEL', TOMB)
 close(head)
 expire(ttl)
-return {'ok', head.generation, head.made and 1 or 0}
+return {'ok', head.generation, made(head), head.listed}

@@ -43,4 +43,4 @@ end
 head.waits = 0
 close(head)
 expire(ttl)
-return {'ok', head.generation, head.made and 1 or 0}
+return {'ok', head.generation, made(head), head.listed}

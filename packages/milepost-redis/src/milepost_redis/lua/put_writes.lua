@@ -37,4 +37,4 @@ if head.waits == 1 then
 else
   expire(ttl)
 end
-return {'ok', head.generation, head.made and 1 or 0, accepted}
+return {'ok', head.generation, made(head), head.listed, accepted}
