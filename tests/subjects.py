@@ -78,7 +78,7 @@ class Kept:
     shares = True
 
     def __init__(self, pool: Pool) -> None:
-        self.link = pool.link
+        self.run = pool.run
 
     def close(self) -> None:
         """It goes on to be used."""
@@ -111,11 +111,11 @@ class Postgres(Subject):
         self._schema, used = self._schemas.take()
         weakref.finalize(self, self._schemas.give, self._schema).atexit = False
         if used:
-            with kept(self._base).link() as link:
-                # A subject that was never opened has no tables.
-                (found,) = link.run([Step(f"SELECT to_regclass('{self._schema}.thread')".encode())])
-                if found != [(None,)]:
-                    link.run([Step(f"DELETE FROM {self._schema}.thread".encode())])
+            pool = kept(self._base)
+            # A subject that was never opened has no tables.
+            (found,) = pool.run([Step(f"SELECT to_regclass('{self._schema}.thread') IS NOT NULL".encode())])
+            if found == [(True,)]:
+                pool.run([Step(f"DELETE FROM {self._schema}.thread".encode())])
 
     def backend(self) -> Backend:
         backend = milepost_postgres.open_backend(self._base, schema=self._schema, pool=4)

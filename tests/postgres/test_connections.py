@@ -17,6 +17,7 @@ from milepost.errors import Unavailable
 from milepost.flavour import run
 from milepost.store import Drop, Loaded, Query, Span, Store
 from milepost.testing import at, checkpoint
+from milepost_postgres.request import Step
 from postgres.kit import NAME, Place, head, name, put, row, sessions, terminate, write
 
 Sql = psycopg.Connection[tuple[Any, ...]]
@@ -362,8 +363,6 @@ def test_prepared_statements_are_used_on_sessions_of_our_own_alone(place: Place)
         store = backend.blocking()
         run(store.setup())
         put(store, "t", 1)
-        with backend._blocking_engine()._source.link() as link:
-            found = link.connection.execute("SELECT count(*) FROM pg_prepared_statements").fetchone()
-        assert found is not None
+        ((found,),) = backend._blocking_engine()._source.run([Step(b"SELECT count(*) FROM pg_prepared_statements")])
         assert (found[0] > 2) == wanted, prepare
         backend.close()

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Generator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Protocol
 
 from milepost.errors import InvalidConfig
 from psycopg import AsyncConnection, Connection
 from psycopg.pq import TransactionStatus
 
-from milepost_postgres.link import AsyncLink, Link
+from milepost_postgres.link import AsyncLink, Link, Row
 from milepost_postgres.pool import AsyncSource, Source
+from milepost_postgres.request import Step
 
 
 class OwnedPool(Protocol):
@@ -60,15 +61,14 @@ class _OfPool:
     def __init__(self, pool: OwnedPool) -> None:
         self._pool = pool
 
-    @contextmanager
-    def link(self, *, fresh: bool = False) -> Generator[Link]:
+    def run(self, steps: Sequence[Step], *, fresh: bool = False) -> list[list[Row]]:
         del fresh  # which connection it is, is the pool's business
         with self._pool.connection() as connection:
             before = connection.autocommit
             if not before:
                 connection.autocommit = True
             try:
-                yield Link(connection)
+                return Link(connection).run(steps)
             finally:
                 if not before and not connection.closed:
                     connection.autocommit = False
@@ -83,15 +83,14 @@ class _AsyncOfPool:
     def __init__(self, pool: AsyncOwnedPool) -> None:
         self._pool = pool
 
-    @asynccontextmanager
-    async def link(self, *, fresh: bool = False) -> AsyncGenerator[AsyncLink]:
+    async def run(self, steps: Sequence[Step], *, fresh: bool = False) -> list[list[Row]]:
         del fresh  # as above
         async with self._pool.connection() as connection:
             before = connection.autocommit
             if not before:
                 await connection.set_autocommit(True)
             try:
-                yield AsyncLink(connection)
+                return await AsyncLink(connection).run(steps)
             finally:
                 if not before and not connection.closed:
                     await connection.set_autocommit(False)
@@ -110,8 +109,7 @@ class _OfConnection:
         # A connection does one thing at a time.
         self._turn = threading.RLock()
 
-    @contextmanager
-    def link(self, *, fresh: bool = False) -> Generator[Link]:
+    def run(self, steps: Sequence[Step], *, fresh: bool = False) -> list[list[Row]]:
         del fresh  # there is only this one
         with self._turn:
             connection = self._connection
@@ -119,9 +117,8 @@ class _OfConnection:
                 connection.execute("SELECT")  # psycopg begins the transaction
             if connection.info.transaction_status == TransactionStatus.INTRANS:
                 with connection.transaction():
-                    yield Link(connection)
-            else:
-                yield Link(connection)
+                    return Link(connection).run(steps)
+            return Link(connection).run(steps)
 
     def close(self) -> None:
         """The application closes its connection."""
@@ -136,8 +133,7 @@ class _AsyncOfConnection:
         self._connection = connection
         self._turn = asyncio.Lock()
 
-    @asynccontextmanager
-    async def link(self, *, fresh: bool = False) -> AsyncGenerator[AsyncLink]:
+    async def run(self, steps: Sequence[Step], *, fresh: bool = False) -> list[list[Row]]:
         del fresh  # there is only this one
         async with self._turn:
             connection = self._connection
@@ -145,9 +141,8 @@ class _AsyncOfConnection:
                 await connection.execute("SELECT")
             if connection.info.transaction_status == TransactionStatus.INTRANS:
                 async with connection.transaction():
-                    yield AsyncLink(connection)
-            else:
-                yield AsyncLink(connection)
+                    return await AsyncLink(connection).run(steps)
+            return await AsyncLink(connection).run(steps)
 
     def close(self) -> None:
         """The application closes its connection."""

@@ -64,8 +64,7 @@ class Engine:
             return [self._alone(requests[0])]
         batch = _Batch(requests, self._schema)
         try:
-            with self._source.link() as link:
-                return batch.deal(link.run(batch.steps))
+            return batch.deal(self._source.run(batch.steps))
         except psycopg.Error as exc:
             raise Alone from exc
 
@@ -73,8 +72,7 @@ class Engine:
         attempt = 0
         while True:
             try:
-                with self._source.link(fresh=attempt > 0) as link:
-                    return link.run(request.steps)
+                return self._source.run(request.steps, fresh=attempt > 0)
             except psycopg.Error as exc:
                 attempt += 1
                 if _final(exc, attempt, shares=self._source.shares):
@@ -108,8 +106,7 @@ class AsyncEngine:
             return [await self._alone(requests[0])]
         batch = _Batch(requests, self._schema)
         try:
-            async with self._source.link() as link:
-                return batch.deal(await link.run(batch.steps))
+            return batch.deal(await self._source.run(batch.steps))
         except psycopg.Error as exc:
             raise Alone from exc
 
@@ -117,8 +114,7 @@ class AsyncEngine:
         attempt = 0
         while True:
             try:
-                async with self._source.link(fresh=attempt > 0) as link:
-                    return await link.run(request.steps)
+                return await self._source.run(request.steps, fresh=attempt > 0)
             except psycopg.Error as exc:
                 attempt += 1
                 if _final(exc, attempt, shares=self._source.shares):

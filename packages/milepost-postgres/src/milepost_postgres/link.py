@@ -32,21 +32,7 @@ A session that is ours alone never compiles a statement and plans it once: eithe
 """
 
 
-def sound(connection: Connection[Any] | AsyncConnection[Any]) -> bool:
-    """Whether a connection that was used can be used again."""
-    return connection.pgconn.transaction_status == TransactionStatus.IDLE
-
-
-def silent(connection: Connection[Any] | AsyncConnection[Any]) -> bool:
-    """Whether an idle connection is still up, as far as can be told without asking: a server that ended it said so."""
-    if connection.closed:
-        return False
-    poll = select.poll()
-    poll.register(connection.fileno(), select.POLLIN | select.POLLHUP | select.POLLERR)
-    return not poll.poll(0)
-
-
-class _Line:
+class Line:
     """What both flavours do: statements out, rows in."""
 
     def __init__(self, connection: Connection[Any] | AsyncConnection[Any]) -> None:
@@ -55,6 +41,16 @@ class _Line:
         self._prepared: dict[bytes, bytes] = {}
         self._names = itertools.count()
         self._rows = Transformer(connection)
+        self._poll = select.poll()
+        self._poll.register(self._pgconn.socket, select.POLLIN | select.POLLHUP | select.POLLERR)
+
+    def sound(self) -> bool:
+        """Whether the connection can be used again after it was used."""
+        return self._pgconn.transaction_status == TransactionStatus.IDLE
+
+    def silent(self) -> bool:
+        """Whether the idle connection is still up, as far as can be told without asking: a server that ends one says so."""
+        return not (self._connection.closed or self._poll.poll(0))
 
     def talk(self, steps: Sequence[Step]) -> PQGen[list[list[Row]]]:
         """Carry out the steps in one transaction and one round trip, on a connection that commits by itself."""
@@ -105,11 +101,11 @@ class Link:
 
     def __init__(self, connection: Connection[Any]) -> None:
         self.connection = connection
-        self._line = _line(connection)
+        self.line = _line(connection)
 
     def run(self, steps: Sequence[Step]) -> list[list[Row]]:
         """Carry out the steps; the rows of each."""
-        return self.connection.wait(self._line.talk(steps))
+        return self.connection.wait(self.line.talk(steps))
 
 
 class AsyncLink:
@@ -117,21 +113,21 @@ class AsyncLink:
 
     def __init__(self, connection: AsyncConnection[Any]) -> None:
         self.connection = connection
-        self._line = _line(connection)
+        self.line = _line(connection)
 
     async def run(self, steps: Sequence[Step]) -> list[list[Row]]:
         """As `Link.run`."""
-        return await self.connection.wait(self._line.talk(steps))
+        return await self.connection.wait(self.line.talk(steps))
 
 
 # Several stores may work on one connection: what is prepared there is known to all of them.
-_lines: weakref.WeakKeyDictionary[Connection[Any] | AsyncConnection[Any], _Line] = weakref.WeakKeyDictionary()
+_lines: weakref.WeakKeyDictionary[Connection[Any] | AsyncConnection[Any], Line] = weakref.WeakKeyDictionary()
 
 
-def _line(connection: Connection[Any] | AsyncConnection[Any]) -> _Line:
+def _line(connection: Connection[Any] | AsyncConnection[Any]) -> Line:
     found = _lines.get(connection)
     if found is None:
-        found = _lines[connection] = _Line(connection)
+        found = _lines[connection] = Line(connection)
     return found
 
 

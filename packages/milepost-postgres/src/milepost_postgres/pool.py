@@ -1,21 +1,21 @@
 """Where connections come from: pools of our own, or what the application owns.
 
 A pool of ours connects in the thread or task that needs a connection, keeps what is idle, and looks at a connection
-before it hands it out. No lock is held while anything is waited for.
+before it uses it. No lock is held while anything is waited for.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Generator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from psycopg import AsyncConnection, Connection
 
-from milepost_postgres.link import PROBE, AsyncLink, Link, silent, sound
+from milepost_postgres.link import PROBE, AsyncLink, Link, Row
+from milepost_postgres.request import Step
 from milepost_postgres.trouble import closed, crowded
 
 
@@ -36,8 +36,8 @@ class Source(Protocol):
     shares: bool
     """Whether requests may be repeated on another connection, and combined."""
 
-    def link(self, *, fresh: bool = False) -> AbstractContextManager[Link]:
-        """A connection to work with; with `fresh`, one that was not idle before."""
+    def run(self, steps: Sequence[Step], *, fresh: bool = False) -> list[list[Row]]:
+        """Carry out the steps on a connection; with `fresh`, on one that was not idle before. The rows of each."""
         ...
 
     def close(self) -> None: ...
@@ -48,7 +48,7 @@ class AsyncSource(Protocol):
 
     shares: bool
 
-    def link(self, *, fresh: bool = False) -> AbstractAsyncContextManager[AsyncLink]: ...
+    async def run(self, steps: Sequence[Step], *, fresh: bool = False) -> list[list[Row]]: ...
 
     def close(self) -> None: ...
 
@@ -64,41 +64,78 @@ class Pool:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        # What is idle is taken and given back without a lock: each of these is one step of the interpreter.
         self._idle: list[Link] = []
-        self._places = threading.BoundedSemaphore(settings.size)
+        self._change = threading.Condition()
+        self._made = 0
+        self._waiting = 0
         self._closed = False
 
-    @contextmanager
-    def link(self, *, fresh: bool = False) -> Generator[Link]:
-        settings = self._settings
-        if not self._places.acquire(timeout=settings.patience):
-            raise crowded(settings.size, settings.patience)
+    def run(self, steps: Sequence[Step], *, fresh: bool = False) -> list[list[Row]]:
+        link = self._take(fresh=fresh)
         try:
-            link = self._take(fresh=fresh)
-            try:
-                yield link
-            finally:
-                self._give(link)
+            return link.run(steps)
         finally:
-            self._places.release()
+            self._give(link)
 
     def _take(self, *, fresh: bool) -> Link:
         while not self._closed:
             try:
                 link = self._idle.pop()
             except IndexError:
-                return self._connect()
-            if not fresh and silent(link.connection):
+                if self._may_connect():
+                    return self._connected()
+                continue
+            if not fresh and link.line.silent():
                 return link
-            link.connection.close()
+            self._drop(link)
         raise closed()
 
+    def _may_connect(self) -> bool:
+        """True for a place in the pool. Without one, waits for an idle connection or a place, and is False then."""
+        with self._change:
+            if self._made < self._settings.size:
+                self._made += 1
+                return True
+            self._waiting += 1
+            try:
+                patience = self._settings.patience
+                if not self._change.wait_for(lambda: self._idle or self._made < self._settings.size, patience):
+                    raise crowded(self._settings.size, patience)
+            finally:
+                self._waiting -= 1
+            return False
+
+    def _connected(self) -> Link:
+        try:
+            return self._connect()
+        except BaseException:
+            self._leave()
+            raise
+
     def _give(self, link: Link) -> None:
-        if sound(link.connection) and not self._closed:
-            self._idle.append(link)
-            if not self._closed:
-                return
+        if self._closed or not link.line.sound():
+            self._drop(link)
+            return
+        self._idle.append(link)
+        if self._waiting:
+            with self._change:
+                self._change.notify()
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Close what was given back while the pool was being closed."""
+        if self._closed:
+            self.close()
+
+    def _drop(self, link: Link) -> None:
         link.connection.close()
+        self._leave()
+
+    def _leave(self) -> None:
+        with self._change:
+            self._made -= 1
+            self._change.notify()
 
     def _connect(self) -> Link:
         settings = self._settings
@@ -112,8 +149,12 @@ class Pool:
     def close(self) -> None:
         """Close what is idle, and what is at work as soon as that is done."""
         self._closed = True
-        while self._idle:
-            self._idle.pop().connection.close()
+        while True:
+            try:
+                link = self._idle.pop()
+            except IndexError:
+                return
+            self._drop(link)
 
 
 class AsyncPool:
@@ -127,18 +168,20 @@ class AsyncPool:
         self._places = asyncio.BoundedSemaphore(settings.size)
         self._closed = False
 
-    @asynccontextmanager
-    async def link(self, *, fresh: bool = False) -> AsyncGenerator[AsyncLink]:
+    async def run(self, steps: Sequence[Step], *, fresh: bool = False) -> list[list[Row]]:
         settings = self._settings
-        try:
-            async with asyncio.timeout(settings.patience):
-                await self._places.acquire()
-        except TimeoutError:
-            raise crowded(settings.size, settings.patience) from None
+        if self._places.locked():
+            try:
+                async with asyncio.timeout(settings.patience):
+                    await self._places.acquire()
+            except TimeoutError:
+                raise crowded(settings.size, settings.patience) from None
+        else:
+            await self._places.acquire()
         try:
             link = await self._take(fresh=fresh)
             try:
-                yield link
+                return await link.run(steps)
             finally:
                 self._give(link)
         finally:
@@ -149,13 +192,13 @@ class AsyncPool:
             if not self._idle:
                 return await self._connect()
             link = self._idle.pop()
-            if not fresh and silent(link.connection):
+            if not fresh and link.line.silent():
                 return link
             finish(link.connection)
         raise closed()
 
     def _give(self, link: AsyncLink) -> None:
-        if sound(link.connection) and not self._closed:
+        if link.line.sound() and not self._closed:
             self._idle.append(link)
         else:
             finish(link.connection)

@@ -11,6 +11,7 @@ import json
 import math
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from milepost.store import CheckpointRow, Pack, Span, WriteRow
@@ -22,6 +23,8 @@ _FLOAT: Final = struct.Struct(">d")
 _ARRAY: Final = struct.Struct(">iiiii")
 _EMPTY: Final = struct.Struct(">iii")
 _NULL: Final = _LENGTH.pack(-1)
+
+_json: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 _EXACT: Final = 1 << 53
 """Whole numbers up to here are the same as int and as float."""
@@ -39,7 +42,7 @@ def int8(value: int | None) -> bytes | None:
 
 def jsonb(value: Mapping[str, Any]) -> bytes:
     """The version of jsonb's binary format, then JSON."""
-    return b"\x01" + json.dumps(value, separators=(",", ":")).encode()
+    return b"\x01" + _json(value).encode()
 
 
 def _array(oid: int, elements: Sequence[bytes | None]) -> bytes:
@@ -79,6 +82,7 @@ def digest(of: str) -> bytes:
     return hashlib.sha256(of.encode()).digest()[:16]
 
 
+@lru_cache(256)
 def space(ns: str) -> bytes:
     """What stands for a namespace in the digest of a place."""
     return hashlib.sha256(ns.encode()).digest()
@@ -86,7 +90,7 @@ def space(ns: str) -> bytes:
 
 def place(ns: str, id: str) -> bytes:
     """What stands for (ns, checkpoint id) in keys."""
-    return hashlib.sha256(hashlib.sha256(ns.encode()).digest() + id.encode()).digest()[:16]
+    return hashlib.sha256(space(ns) + id.encode()).digest()[:16]
 
 
 def flat(spans: Iterable[Span]) -> list[int]:
