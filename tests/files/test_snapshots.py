@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from files.kit import log_of, newest_whole
 from files.states import chain, name, opened, put, writes
+from milepost.codec.envelope import unwrap
 from milepost.flavour import run
 from milepost.store import Drop
 from milepost_files import scan
@@ -30,7 +31,7 @@ def snapshot_of(path: Path) -> Path:
 
 
 def test_a_snapshot_says_what_the_log_says(path: Path) -> None:
-    thawed = Index.thaw(snapshot_of(path).read_bytes())
+    thawed = Index.thaw(unwrap(snapshot_of(path).read_bytes()))
     assert thawed is not None
     assert thawed.frames > LENGTH
     with log_of(path).open("rb") as file:
@@ -96,7 +97,7 @@ def test_a_snapshot_from_before_the_log_was_replaced(path: Path) -> None:
 def test_a_snapshot_of_more_than_the_log_has(path: Path) -> None:
     """As after a crash of the machine with durability "os"."""
     log = log_of(path)
-    thawed = Index.thaw(snapshot_of(path).read_bytes())
+    thawed = Index.thaw(unwrap(snapshot_of(path).read_bytes()))
     assert thawed is not None
     log.write_bytes(log.read_bytes()[: thawed.end // 2])
     _, store = opened(path)

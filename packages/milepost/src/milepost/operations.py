@@ -193,11 +193,13 @@ class Operations:
         """What to fall back to from a damaged checkpoint: its parent, or else the newest one before it."""
         thread, row = snapshot.thread, snapshot.row
         if row.parent is not None and row.parent != row.id:
-            loaded = await store.get(thread, row.ns, row.parent)
-            if loaded is not None and loaded.snapshots[0].row.key < row.key:
-                return loaded
-        loaded = await store.page(Query(thread=thread, ns=row.ns, before=row.id), None, 1)
-        return loaded if loaded.snapshots else None
+            # Damage may have taken the parent too: then the newest of the others is what is left.
+            with suppress(Corrupt):
+                loaded = await store.get(thread, row.ns, row.parent)
+                if loaded is not None and loaded.snapshots[0].row.key < row.key:
+                    return loaded
+        found = await store.page(Query(thread=thread, ns=row.ns, before=row.id), None, 1)
+        return found if found.snapshots else None
 
     def _tuple(self, snapshot: Snapshot, shelf: Shelf) -> tuple[CheckpointTuple, Header]:
         """Decode a checkpoint. Raises `Corrupt`, `FormatTooNew` or `Unserializable`, which name it."""

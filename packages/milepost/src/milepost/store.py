@@ -120,7 +120,8 @@ class Loaded:
     cursor: tuple[str, ...] | None = None
     """Where the next page begins, or None when this was the last."""
     damage: tuple[str, ...] = ()
-    """What the store had to skip because it did not verify, in words. The saver reports it."""
+    """What the store had to skip because it did not verify, in words. The saver reports it. Damage of the checkpoints
+    handed out is told every time, other damage of a thread once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +254,11 @@ class Store(Protocol):
         ...
 
     async def get(self, thread: str, ns: str, id: str | None) -> Loaded | None:
-        """The checkpoint, or with ``id=None`` the one with the greatest sort key, with its items and writes."""
+        """The checkpoint, or with ``id=None`` the one with the greatest sort key, with its items and writes.
+
+        With an id, raises `Corrupt` when writes of the checkpoint are lost, or when it is not found and may be among
+        what is lost.
+        """
         ...
 
     async def page(self, query: Query, after: tuple[str, ...] | None, limit: int, *, items: bool = True) -> Loaded:
@@ -276,7 +281,8 @@ class Store(Protocol):
 
         Each comes with its writes to `channels` (all of them with None) and the packs of those writes; the items of
         the checkpoints themselves are not read (`fetch` does that). None when the checkpoint is not there. The walk
-        ends at a parent that is not stored. A cycle is the caller's to notice.
+        ends at a parent that is not stored. A cycle is the caller's to notice. A page ends before an ancestor that
+        damage may touch, so the `damage` of a page concerns only its own ancestors, or the parent the walk ends at.
         """
         ...
 
