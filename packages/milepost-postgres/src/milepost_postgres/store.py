@@ -91,10 +91,14 @@ class PostgresStore:
             "id": wire.text(checkpoint),
             **_write_columns(given.kept),
             "rows": wire.int8s(nr for nr, _ in given.packs),
+            "pack_slots": wire.byteas(wire.digest(given.kept[nr - 1].task) for nr, _ in given.packs),
+            "pack_idxs": wire.int8s(given.kept[nr - 1].idx for nr, _ in given.packs),
             **wire.packs([pack for _, pack in given.packs]),
         }
-        names = ("put_writes_there", "put_writes")
-        done, current, dead, accepted = await self._write("put pending writes", thread, names, parameters)
+        there = "put_writes_there" if given.packs else "put_writes_there_alone"
+        done, current, dead, accepted = await self._write(
+            "put pending writes", thread, (there, "put_writes"), parameters, len(given.kept)
+        )
         _refuse(thread, dead, f"writes of checkpoint {checkpoint!r}")
         told = self._told(current)
         return Wrote(False, told, given.answer(accepted)) if done else Wrote(True, told, ())
@@ -326,12 +330,13 @@ class PostgresStore:
             "named": wire.texts(named),
         }
 
-    async def _write(self, op: str, thread: str, names: tuple[str, str], parameters: Parameters) -> tuple[Any, ...]:
-        """Try the first statement, and if the thread is not as it wants it, the second, which is for any thread."""
-        rows: Sequence[tuple[Any, ...]] = ()
+    async def _write(
+        self, op: str, thread: str, names: tuple[str, str], parameters: Parameters, *wanted: int
+    ) -> tuple[Any, ...]:
+        """The row that the first statement answers, or, if it could not do all that was wanted, that of the second."""
         for name in names:
-            rows = (await self._answers(Request(op, (self._queries[name].step(parameters),), group=thread)))[0]
-            if rows and rows[0][0]:
+            (rows,) = await self._answers(Request(op, (self._queries[name].step(parameters),), group=thread))
+            if name == names[-1] or (rows and rows[0][0] and rows[0][3:] == wanted):
                 break
         return rows[0]
 
@@ -392,9 +397,9 @@ class _Given:
             if row.pack is not None and (row.idx < 0 or number in sent)
         ]
 
-    def answer(self, accepted: Sequence[int]) -> tuple[bool, ...]:
-        """Which rows count as accepted, from the numbers that the statement names."""
-        taken = frozenset(accepted)
+    def answer(self, accepted: Sequence[int] | int) -> tuple[bool, ...]:
+        """Which rows count as accepted, from the numbers that the statement names, or from how many they are: all."""
+        taken = frozenset(range(1, accepted + 1) if isinstance(accepted, int) else accepted)
         return tuple(
             nr in taken and (row.idx < 0 or row is kept or (row.pack is None and bare(row) == bare(kept)))
             for row, nr in zip(self._rows, self._sent, strict=True)

@@ -160,10 +160,42 @@ given AS MATERIALIZED (
 WITH {locked_to_write}, {here}, {put_rows}
 SELECT EXISTS (SELECT FROM admitted), (SELECT generation FROM here), (SELECT id FROM refused), {accepted}
 
+-- part: put_rows_there
+stored AS (
+    INSERT INTO {write}
+        (thread, stamp, at, idx, place, slot, ns, checkpoint, task, path, channel, spans, value)
+    SELECT
+        admitted.key, %(stamp)s::int8, {now}, u.idx, %(place)s::bytea, u.slot, %(ns)s::text, %(id)s::text, u.task,
+        u.path, u.channel, u.spans::int8[], u.value
+    FROM admitted, unnest(
+        %(tasks)s::text[], %(slots)s::bytea[], %(idxs)s::int8[], %(paths)s::text[], %(channels)s::text[],
+        %(spans)s::text[], %(values)s::bytea[]
+    ) AS u (task, slot, idx, path, channel, spans, value)
+    ON CONFLICT (thread, place, slot, idx) DO UPDATE SET
+        stamp = EXCLUDED.stamp, at = EXCLUDED.at, task = EXCLUDED.task, path = EXCLUDED.path,
+        channel = EXCLUDED.channel, spans = EXCLUDED.spans, value = EXCLUDED.value
+        WHERE EXCLUDED.idx < 0
+    RETURNING slot, idx
+)
+
+-- name: put_writes_there_alone
+-- The same where the thread is there, for writes that need nothing newly. Instead of numbers, how many were stored:
+-- when that is not all of them, the statement above is to say which are accepted.
+WITH {locked_to_write}, {there}, {put_rows_there}
+SELECT EXISTS (SELECT FROM admitted), generation, NULL::text, (SELECT count(*) FROM stored) FROM locked
+
 -- name: put_writes_there
--- The same where the thread is there.
-WITH {locked_to_write}, {there}, {put_rows}
-SELECT EXISTS (SELECT FROM admitted), generation, NULL::text, {accepted} FROM locked
+-- The same with packs.
+WITH {locked_to_write}, {there}, {put_rows_there}, packed AS (
+    INSERT INTO {pack} (thread, writer, first, count, data)
+    SELECT admitted.key, p.writer, p.first, p.count, p.data
+    FROM admitted, stored JOIN unnest(
+        %(pack_slots)s::bytea[], %(pack_idxs)s::int8[], %(writers)s::int8[], %(firsts)s::int8[], %(counts)s::int8[],
+        %(data)s::bytea[]
+    ) AS p (slot, idx, writer, first, count, data) USING (slot, idx)
+    ON CONFLICT (thread, writer, first) DO NOTHING
+)
+SELECT EXISTS (SELECT FROM admitted), generation, NULL::text, (SELECT count(*) FROM stored) FROM locked
 
 -- part: wanted
 -- The runs of addresses in `sources`, merged. (An array is unnested where a function would do as well, because the
