@@ -107,7 +107,7 @@ def test_a_slot_that_is_moved_under_load(cluster: servers_redis.Cluster, backend
     store = backend.blocking()
     put(store, "t", 1)
     slot = slot_of(backend, "t")
-    clients = [node.client() for node in cluster.nodes]
+    clients: list[Any] = [node.client() for node in cluster.nodes]
     ids = [client.execute_command("CLUSTER MYID").decode() for client in clients]
     owner = next(
         number for number, client in enumerate(clients) if client.execute_command("CLUSTER COUNTKEYSINSLOT", slot)
@@ -141,7 +141,7 @@ def test_a_slot_that_is_moved_under_load(cluster: servers_redis.Cluster, backend
     assert head(store, "t") == max(row.id for row in chart.rows)
 
 
-def _move(clients: list[redis.Redis], ids: list[str], slot: int, source: int, target: int) -> None:
+def _move(clients: list[Any], ids: list[str], slot: int, source: int, target: int) -> None:
     clients[target].execute_command("CLUSTER SETSLOT", slot, "IMPORTING", ids[source])
     clients[source].execute_command("CLUSTER SETSLOT", slot, "MIGRATING", ids[target])
     port = clients[target].connection_pool.connection_kwargs["port"]
@@ -191,7 +191,7 @@ def test_a_failover(
 def _linked(replica: servers_redis.Redis) -> bool:
     with replica.client() as client:
         info: Any = client.info("replication")
-        return info.get("master_link_status") == "up"
+        return bool(info.get("master_link_status") == "up")
 
 
 def _known(sentinel: servers_redis.Sentinel) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import subjects
-from milepost.testing import servers
+from milepost.testing import servers, servers_redis
 from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser
 
@@ -24,6 +24,8 @@ def test_the_blocks_of_a_page_run_in_order(page: Path, tmp_path: Path, monkeypat
     monkeypatch.setenv("MILEPOST_URL", "memory:")  # so that what a page sets is undone after it
     if page.stem == "postgres":
         monkeypatch.setenv("DATABASE_URL", subjects.required(servers.postgres_url))
+    if page.stem == "redis":
+        monkeypatch.setenv("REDIS_URL", subjects.required(servers_redis.redis_url))
     examples = list(Sybil(parsers=[PythonCodeBlockParser()], path=str(page.parent)).parse(page))
     assert len(examples) == page.read_text("utf-8").count(FENCE)
     for example in examples:
@@ -32,7 +34,7 @@ def test_the_blocks_of_a_page_run_in_order(page: Path, tmp_path: Path, monkeypat
 
 def test_the_pages_that_teach_by_code_have_code() -> None:
     taught = {page.stem for page in PAGES if FENCE in page.read_text("utf-8")}
-    assert taught >= {"README", "quickstart", "values", "guarantees", "configuration", "postgres"}
+    assert taught >= {"README", "quickstart", "values", "guarantees", "configuration", "postgres", "redis"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

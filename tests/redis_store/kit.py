@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -28,12 +28,11 @@ class Place:
         return servers.with_options(self.base, prefix=self.prefix, durability="memory", **options)
 
     def backend(self, **options: Any) -> RedisBackend:
-        return milepost_redis.open_backend(
-            self.base, **{"prefix": self.prefix, "durability": "memory", "timeout": 5.0, **options}
-        )
+        given: dict[str, Any] = {"prefix": self.prefix, "durability": "memory", "timeout": 5.0, **options}
+        return milepost_redis.open_backend(self.base, **given)
 
     @contextmanager
-    def store(self, **options: Any) -> Iterator[Store]:
+    def store(self, **options: Any) -> Generator[Store]:
         """A blocking store that is set up."""
         backend = self.backend(**options)
         try:
@@ -44,7 +43,7 @@ class Place:
             backend.close()
 
     @contextmanager
-    def saver(self, **options: Any) -> Iterator[Saver]:
+    def saver(self, **options: Any) -> Generator[Saver]:
         with Saver(self.backend(**options)) as saver:
             yield saver
 

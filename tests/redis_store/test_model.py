@@ -11,7 +11,7 @@ from files.test_model import Clock, World
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from milepost.memory import MemoryBackend
-from milepost.store import Batch, Chart, Loaded, sort_key
+from milepost.store import Batch, Chart, Loaded, Store, sort_key
 from milepost_redis.scripts import scripts
 from redis_store.kit import Place, session
 
@@ -35,6 +35,10 @@ class Still:
         return call
 
 
+def _still(store: Store) -> Any:
+    return Still(store)
+
+
 class RedisWorld(World):
     """As the file store's."""
 
@@ -42,14 +46,14 @@ class RedisWorld(World):
         self.random = random.Random(seed)
         self.clock = Clock()
         self.place = place
-        self.model = Still(MemoryBackend(self.clock).blocking())
+        self.model = _still(MemoryBackend(self.clock).blocking())
         self.generations = {}
         self.items = 0
         self.open()
 
     def open(self) -> None:
         self.opened = self.place.backend()
-        self.subject = Still(self.opened.blocking())
+        self.subject = _still(self.opened.blocking())
 
     def reopen(self) -> None:
         self.opened.close()
@@ -71,18 +75,18 @@ def test_the_same_operations_get_the_same_answers(place: Place, seed: int) -> No
 IDS = st.text(st.sampled_from("\x01\x02ab~\x7f\x80é\u07ff\u0800\ud7ff\ue000\uffff\U00010000\U0010ffff"), max_size=6)
 
 
-def _rule(call: bytes) -> bytes:
+def _rule(call: str) -> str:
     """A script that answers with what one function of the fragments says."""
-    put = scripts()["put"].text
-    fragments = put[: put.index(b"local ttl, generation")]
-    return fragments + b"\nreturn " + call
+    put = scripts()["put"].text.decode()
+    fragments = put[: put.index("local ttl, generation")]
+    return fragments + "\nreturn " + call
 
 
 @settings(max_examples=300, deadline=None, derandomize=True, database=None)
 @given(id=IDS.filter(bool), above=st.none() | IDS)
 def test_sort_keys_are_those_of_python(id: str, above: str | None) -> None:
     with session("rules").client() as client:
-        script = _rule(b"sort_key(ARGV[1], ARGV[2] == '-' and nil or string.sub(ARGV[2], 2))")
+        script = _rule("sort_key(ARGV[1], ARGV[2] == '-' and nil or string.sub(ARGV[2], 2))")
         given = "-" if above is None else f"={above}"
         found = client.eval(script, 2, "{rules}", "{rules}:order", id, given)
     assert found.decode() == sort_key(id, above)
@@ -92,5 +96,5 @@ def test_sort_keys_are_those_of_python(id: str, above: str | None) -> None:
 @given(one=IDS, other=IDS)
 def test_texts_are_compared_by_code_point(one: str, other: str) -> None:
     with session("rules").client() as client:
-        found = client.eval(_rule(b"less(ARGV[1], ARGV[2]) and 1 or 0"), 2, "{rules}", "{rules}:order", one, other)
+        found = client.eval(_rule("less(ARGV[1], ARGV[2]) and 1 or 0"), 2, "{rules}", "{rules}:order", one, other)
     assert bool(found) == (one < other)

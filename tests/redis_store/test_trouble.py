@@ -102,6 +102,19 @@ def test_a_user_who_may_not_do_it(server: servers_redis.Redis) -> None:
             pass
 
 
+def test_the_rights_that_a_user_needs(server: servers_redis.Redis) -> None:
+    """As the documentation has them."""
+    place = Place(server.url(), "p")
+    rights = "+@read +@write +@scripting +@connection +info +time +wait +waitaof"
+    with place.client() as client:
+        client.execute_command("ACL SETUSER", "worker", "on", ">pw", "~p:*", *rights.split())
+    with place.store(username="worker", password="pw", ttl="1d", refresh="read", waiting="keep") as store:
+        chain(store, "t", 2)
+        assert head(store, "t") == name(2)
+        assert len(run(store.threads(None, 5)).rows) == 1
+        run(store.delete_thread("t"))
+
+
 def test_somebody_elses_key(place: Place, client: redis.Redis) -> None:
     with place.store() as store:
         put(store, "t", 1)

@@ -16,7 +16,7 @@ from milepost_redis.wire import Tag
 
 _ABREAST: Final = 64
 """Threads looked at together."""
-_BUDGET: Final = 1000
+_BUDGET: Final = 500
 """Checkpoints that one script looks at."""
 _ROWS: Final = 250
 """Checkpoints that one script hands out whole."""

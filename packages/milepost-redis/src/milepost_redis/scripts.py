@@ -28,7 +28,7 @@ def scripts() -> Mapping[str, Script]:
     """All scripts by name."""
     sources = {
         entry.name.removesuffix(".lua"): entry.read_text("utf-8")
-        for entry in files(__package__).joinpath("lua").iterdir()
+        for entry in files("milepost_redis").joinpath("lua").iterdir()
         if entry.name.endswith(".lua")
     }
     return MappingProxyType({name: _script(name, sources) for name in sources if not name.startswith("_")})

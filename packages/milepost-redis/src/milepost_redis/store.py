@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import chain
 from typing import Any, Final, TypeVar, cast
 
 from milepost.errors import Conflict, InvalidConfig, ThreadDeleted, Unavailable
@@ -40,9 +40,11 @@ from milepost_redis.wire import Tag
 
 T = TypeVar("T")
 
-_BATCH: Final = 500
+_BATCH: Final = 250
 """How many parts of a thread one script takes or hands out."""
-_VOLUME: Final = 4 << 20
+_STEPS: Final = 200
+"""How many ancestors one script follows."""
+_VOLUME: Final = 2 << 20
 """Bytes of packs after which a batch is full."""
 _TRIES: Final = 8
 _OLDEST: Final = (6, 2)
@@ -221,7 +223,7 @@ class RedisStore:
                 ns.encode(),
                 (start or "").encode(),
                 b"1" if after is None else b"",
-                b"%d" % min(limit, _BATCH),
+                b"%d" % min(limit, _STEPS),
                 b"-1" if channels is None else b"%d" % len(wanted),
                 *wanted,
             )
@@ -486,17 +488,18 @@ class RedisStore:
             return None if status == b"stale" else []
         return await self._rest(thread, reply[1], reply[2], reply[3])
 
-    async def _rest(self, thread: str, generation: bytes, first: Any, rest: Any) -> list[Pack] | None:
-        """The packs that a script handed out, and those that were too much for it."""
-        packs = wire.packs(first)
+    async def _rest(self, thread: str, generation: bytes, first: Any, rest: bytes) -> list[Pack] | None:
+        """The packs that a script handed out, and those that were too much for it, by their spans."""
+        if not rest:
+            return wire.packs(first)
+        found = {(pack.writer, pack.first): pack for pack in wire.packs(first)}
         while rest:
-            call = self._read_call("fetch", thread, generation, b"", *islice(rest, 4096))
-            reply = (await self._steps("read items", call))[0]
+            reply = (await self._steps("read items", self._read_call("fetch", thread, generation, rest)))[0]
             if self._status(thread, reply) != b"ok":
                 return None
-            packs += wire.packs(reply[2])
-            rest = [*reply[3], *rest[4096:]]
-        return packs
+            found |= {(pack.writer, pack.first): pack for pack in wire.packs(reply[2])}
+            rest = reply[3]
+        return list(found.values())
 
     def _restless(self, thread: str) -> Unavailable:
         return Unavailable(

@@ -20,6 +20,9 @@ class Trouble(NamedTuple):
 
 
 _LOST: Final = Trouble(Unavailable, "the connection failed: try again when the server is up", again=True)
+_FORBIDDEN: Final = Trouble(
+    Unavailable, "the user may not do this: allow it the store's keys and the commands that the documentation lists"
+)
 _BY_CODE: Final = {
     "LOADING": Trouble(Unavailable, "the server is reading its data: try again when it is done", again=True),
     "READONLY": Trouble(
@@ -36,9 +39,8 @@ _BY_CODE: Final = {
     "BUSY": Trouble(Unavailable, "a script keeps the server busy: see who runs it (SCRIPT KILL ends it)"),
     "NOAUTH": Trouble(Unavailable, "the server wants a password: put it into the URL, redis://:password@host"),
     "WRONGPASS": Trouble(Unavailable, "the server refused user or password: correct the URL"),
-    "NOPERM": Trouble(
-        Unavailable, "the user may not do this: allow it the store's keys and the commands of @scripting and its data"
-    ),
+    "NOPERM": _FORBIDDEN,
+    "ACL": _FORBIDDEN,
     "WRONGTYPE": Trouble(Corrupt, "somebody else's data lies at a key of this store: choose another prefix"),
 }
 _BY_KIND: Final[tuple[tuple[type[Exception], Trouble], ...]] = (

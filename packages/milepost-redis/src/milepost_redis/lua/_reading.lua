@@ -1,7 +1,7 @@
 -- How a checkpoint is read: its writes, and the packs that it and they refer to.
 
 local CHUNK = 256
-local PACKS, BYTES = 4096, 16777216
+local PACKS, BYTES = 2048, 8388608
 
 -- Fields by their names, a bounded number at a time: what `unpack` takes is limited.
 local function fields(names, first, last)
@@ -44,23 +44,37 @@ local function reaches(member, first)
   return wanted_high >= 2097152 or high * 4294967296 + low + count > wanted_high * 4294967296 + wanted_low
 end
 
--- Adds to `names` the members of all packs that overlap `spans`: groups of a writer, a number of spans, and for each
--- its first item and the one after its last.
-local function find_packs(spans, names)
+local function successor(first)
+  local high, low = struct.unpack('>I4I4', first)
+  if low == 4294967295 then
+    return struct.pack('>I4I4', high + 1, 0)
+  end
+  return struct.pack('>I4I4', high, low + 1)
+end
+
+-- Adds to `names` the members of the packs that overlap `spans`: groups of a writer, a number of spans, and for each its
+-- first item and the one after its last. What would be too much for one script is added to `rest`, as spans.
+local function find_packs(spans, names, rest)
   local at = 1
   while at <= #spans do
     local writer, count
     writer, count, at = struct.unpack('>c8I4', spans, at)
-    writer = 'p' .. writer
-    for _ = 1, count do
+    local stem = 'p' .. writer
+    for left = count, 1, -1 do
+      if #names >= PACKS then
+        rest[#rest + 1] = struct.pack('>c8I4', writer, left) .. string.sub(spans, at)
+        return
+      end
       local first, past
       first, past, at = struct.unpack('c8c8', spans, at)
-      local least = writer .. first
-      local found = call('ZRANGEBYLEX', ORDER, '[' .. least, '(' .. writer .. past)
+      local least = stem .. first
+      local room = PACKS - #names + 1
+      local found = call('ZRANGEBYLEX', ORDER, '[' .. least, '(' .. stem .. past, 'LIMIT', 0, room)
       if not found[1] or string.sub(found[1], 1, 17) ~= least then
-        local before = call('ZREVRANGEBYLEX', ORDER, '(' .. least, '[' .. writer, 'LIMIT', 0, 1)[1]
-        if before and reaches(before, first) then
-          found[#found + 1] = before
+        local before = call('ZREVRANGEBYLEX', ORDER, '(' .. least, '[' .. stem, 'LIMIT', 0, 1)[1]
+        if before and reaches(before, first) and not names[before] then
+          names[before] = true
+          names[#names + 1] = before
         end
       end
       for _, member in ipairs(found) do
@@ -69,21 +83,20 @@ local function find_packs(spans, names)
           names[#names + 1] = member
         end
       end
+      if #found == room then
+        first = string.sub(found[room], 10, 17)
+        rest[#rest + 1] = struct.pack('>c8I4', writer, left) .. first .. past .. string.sub(spans, at)
+        return
+      end
     end
   end
 end
 
--- Members and data of the packs, and the members that would have been too much for one script.
+-- Members and data of packs, and how many of the members are among them: as many as one script may hand out.
 local function read_packs(members)
-  local packs, rest, bytes = {}, {}, 0
+  local packs, bytes = {}, 0
   for first = 1, #members, CHUNK do
     local last = math.min(first + CHUNK - 1, #members)
-    if first > PACKS or bytes > BYTES then
-      for at = first, #members do
-        rest[#rest + 1] = members[at]
-      end
-      break
-    end
     local names = {}
     for at = first, last do
       names[#names + 1] = string.sub(members[at], 1, 17)
@@ -95,6 +108,19 @@ local function read_packs(members)
         bytes = bytes + #data
       end
     end
+    if bytes > BYTES and last < #members then
+      return packs, last
+    end
   end
-  return packs, rest
+  return packs, #members
+end
+
+-- The packs of `members`, and as spans what was not read of them and what `rest` has.
+local function hand_out(members, rest)
+  local packs, read = read_packs(members)
+  for at = read + 1, #members do
+    local first = string.sub(members[at], 10, 17)
+    rest[#rest + 1] = struct.pack('>c8I4', string.sub(members[at], 2, 9), 1) .. first .. successor(first)
+  end
+  return packs, table.concat(rest)
 end

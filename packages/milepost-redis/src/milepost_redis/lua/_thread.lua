@@ -94,8 +94,12 @@ end
 
 -- Whether `a` comes before `b` by bytes, which is by code point. (Lua's own order depends on the server's locale.)
 local function less(a, b)
-  local byte = string.byte
-  for at = 1, math.min(#a, #b) do
+  local byte, sub = string.byte, string.sub
+  local from, last = 1, math.min(#a, #b)
+  while from + 7 <= last and sub(a, from, from + 7) == sub(b, from, from + 7) do
+    from = from + 8
+  end
+  for at = from, last do
     local x, y = byte(a, at), byte(b, at)
     if x ~= y then
       return x < y

@@ -29,6 +29,8 @@ while plain <= most do
   end
   upper = '(' .. members[#members]
 end
+-- These came in descending order; only with others among them there is something to sort.
+local sorted = #list
 for _, member in ipairs(call('ZREVRANGEBYLEX', ORDER, '(j', '[i', 'LIMIT', 0, most + 1)) do
   local id = parts(string.sub(member, 2))
   add(id)
@@ -41,7 +43,9 @@ for _, member in ipairs(call('ZRANGEBYLEX', TOMB, '[i', '(j')) do
   add(string.sub(member, 2))
 end
 local floor = call('ZRANGEBYLEX', TOMB, '[f', '(g', 'LIMIT', 0, 1)[1]
-table.sort(list, function(a, b) return less(b, a) end)
+if #list > sorted then
+  table.sort(list, function(a, b) return less(b, a) end)
+end
 if #list > most then
   floor = 'f' .. list[most]
 end

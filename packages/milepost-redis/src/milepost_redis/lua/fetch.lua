@@ -1,6 +1,6 @@
--- The packs that overlap some spans, or those named.
+-- The packs that overlap some spans.
 -- uses: _thread _reading
--- ARGV: generation that the thread must be at or '', spans, then members
+-- ARGV: generation that the thread must be at or '', spans
 
 local head, trouble = open()
 if trouble then
@@ -12,10 +12,6 @@ end
 if ARGV[1] ~= '' and ARGV[1] ~= head.generation then
   return {'stale'}
 end
-local members = {}
-find_packs(ARGV[2], members)
-for at = 3, #ARGV do
-  members[#members + 1] = ARGV[at]
-end
-local packs, rest = read_packs(members)
-return {'ok', head.generation, packs, rest}
+local members, rest = {}, {}
+find_packs(ARGV[2], members, rest)
+return {'ok', head.generation, hand_out(members, rest)}

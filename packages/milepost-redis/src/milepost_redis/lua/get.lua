@@ -26,16 +26,16 @@ else
     places[#places + 1] = ARGV[at]
   end
 end
-local snapshots, members = {}, {}
+local snapshots, members, rest = {}, {}, {}
 for _, place in ipairs(places) do
   local row = call('HGET', DATA, 'r' .. place)
   if row then
     local snapshot = {place, row}
     writes_of(place, snapshot)
     if wants == '1' then
-      find_packs(spans_of_row(row), members)
+      find_packs(spans_of_row(row), members, rest)
       for at = 3, #snapshot do
-        find_packs(spans_of_write(snapshot[at]), members)
+        find_packs(spans_of_write(snapshot[at]), members, rest)
       end
     end
     snapshots[#snapshots + 1] = snapshot
@@ -43,8 +43,7 @@ for _, place in ipairs(places) do
     return {'lost'}
   end
 end
-local packs, rest = read_packs(members)
 if head.waits == 0 then
   expire(ttl)
 end
-return {'ok', head.generation, snapshots, packs, rest}
+return {'ok', head.generation, snapshots, hand_out(members, rest)}

@@ -38,20 +38,20 @@ if proper == '1' then
   id = parent_of(row)
   row = id and row_at(id)
 end
-local snapshots, members = {}, {}
+local snapshots, members, rest = {}, {}, {}
 while row and #snapshots < tonumber(limit) do
   local place = ns .. '\0' .. id
   local snapshot = {place, row}
   writes_of(place, snapshot, wanted)
   for at = 3, #snapshot do
-    find_packs(spans_of_write(snapshot[at]), members)
+    find_packs(spans_of_write(snapshot[at]), members, rest)
   end
   snapshots[#snapshots + 1] = snapshot
   id = parent_of(row)
   row = id and row_at(id)
 end
-local packs, rest = read_packs(members)
 if head.waits == 0 then
   expire(ttl)
 end
-return {'ok', head.generation, snapshots, packs, rest, row and id or false}
+local packs, left = hand_out(members, rest)
+return {'ok', head.generation, snapshots, packs, left, row and id or false}

@@ -20,11 +20,11 @@ while kinds ~= '' and room > 0 do
   room = room - #members
   after = members[#members]
   if kind == 'p' and wants == '1' then
-    local rest
-    packs, rest = read_packs(members)
-    if #rest > 0 then
+    local read
+    packs, read = read_packs(members)
+    if read < #members then
       more, room = true, 0
-      after = packs[#packs - 1]
+      after = members[read]
     end
   elseif kind == 'p' then
     packs = members
