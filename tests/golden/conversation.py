@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
@@ -17,9 +18,8 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, Tool
 from langgraph.checkpoint.base import Checkpoint
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.types import Command, Interrupt, Send
-from pydantic import BaseModel
-
 from milepost.saver import Saver
+from pydantic import BaseModel
 
 KEYS = {"2026": bytes(range(32))}
 TASK = "00000000-0000-0000-0000-0000000000aa"
@@ -58,11 +58,13 @@ class Order(BaseModel):
 
 def messages(count: int) -> list[Any]:
     """A conversation of `count` messages."""
-    kinds = [
+    kinds: list[Callable[[int], Any]] = [
         lambda n: SystemMessage(f"rules {n}", id=f"m{n}"),
         lambda n: HumanMessage([{"type": "text", "text": f"question {n} " * 20}], id=f"m{n}"),
         lambda n: AIMessage(
-            f"calling {n} " * 20, id=f"m{n}", tool_calls=[{"name": "look", "args": {"n": n, "deep": {"a": [1]}}, "id": "c"}]
+            f"calling {n} " * 20,
+            id=f"m{n}",
+            tool_calls=[{"name": "look", "args": {"n": n, "deep": {"a": [1]}}, "id": "c"}],
         ),
         lambda n: ToolMessage(f"result {n} " * 20, tool_call_id="c", id=f"m{n}", artifact={"rows": [n, (n,)]}),
     ]

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from exactly import same
 from golden import conversation
 from milepost.connect import connect
