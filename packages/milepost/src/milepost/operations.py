@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Protocol, cast
@@ -135,7 +135,7 @@ class Operations:
         return side.store
 
     @contextmanager
-    def _watch(self, op: str, thread: str = "") -> Iterator[Event]:
+    def _watch(self, op: str, thread: str = "") -> Generator[Event, None, None]:
         observers = self.shared.observers
         event = Event(op, observers.backend)
         if not observers:

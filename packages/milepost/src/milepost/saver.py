@@ -6,6 +6,7 @@ import builtins
 import random
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -392,12 +393,7 @@ class Saver(BaseCheckpointSaver[str]):
         if wanted is not None and not isinstance(wanted, Mapping):
             raise InvalidConfig(f"filter is {wanted!r}: it must be a dict of metadata", what="filter")
         codec = self._ops.codec
-        match: Callable[[bytes], bool] | None = None
-        if wanted and not codec.seals:
-
-            def match(header: bytes) -> bool:
-                return matches(codec.metadata("", "", "", header), wanted)
-
+        match = partial(_passes, codec, wanted) if wanted and not codec.seals else None
         wanted_facets = {} if codec.seals else facets(wanted or {})
         return Query(thread, ns, id, bound, wanted_facets, match=match)
 
@@ -427,6 +423,10 @@ class Saver(BaseCheckpointSaver[str]):
         task, path = check_id(task_id, "task_id"), check_id(task_path, "task_path")
         named = [(check_channel(channel), value) for channel, value in writes]
         return place, self._ops.codec.draft_writes(place.thread, named, task, path)
+
+
+def _passes(codec: Codec, wanted: Mapping[str, Any], header: bytes) -> bool:
+    return matches(codec.metadata("", "", "", header), wanted)
 
 
 def _check_arguments(serde: object, keys: object) -> None:

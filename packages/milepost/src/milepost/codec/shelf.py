@@ -8,7 +8,7 @@ import os
 import struct
 import zlib
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -165,7 +165,7 @@ class Shelf:
 
 
 @contextmanager
-def unhurried() -> Iterator[None]:
+def unhurried() -> Generator[None, None, None]:
     """No garbage collection in between: while thousands of objects are built, each pass over them finds nothing."""
     global _paused  # noqa: PLW0603 - of the process, as the collector is
     was = gc.isenabled()
@@ -190,5 +190,5 @@ os.register_at_fork(after_in_child=_resume_in_child)
 
 
 @contextmanager
-def _no_change() -> Iterator[None]:
+def _no_change() -> Generator[None, None, None]:
     yield
