@@ -153,7 +153,7 @@ class SaverMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self._directory = tempfile.TemporaryDirectory(prefix="milepost-machine-")
-        self._runner = asyncio.Runner() if self.flavour == "async" else None
+        self._loop = asyncio.new_event_loop() if self.flavour == "async" else None
         self._lab = Lab(self.subject(Path(self._directory.name)), self.flavour)
         self._savers: list[Face] = [self._lab.open()]
         self._model = Model()
@@ -168,8 +168,9 @@ class SaverMachine(RuleBasedStateMachine):
             self._do(self._compare(fresh, THREADS))
         finally:
             self._do(self._lab.close())
-            if self._runner is not None:
-                self._runner.close()
+            if self._loop is not None:
+                self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+                self._loop.close()
             self._directory.cleanup()
 
     @rule(saver=_small, thread=_threads, ns=_namespaces, changes=_changes, everything=st.booleans(), run=_small)
@@ -272,7 +273,9 @@ class SaverMachine(RuleBasedStateMachine):
             run_id = RUNS[run % len(RUNS)]
             self._both(thread, lambda: model.delete_run(run_id), face.delete_for_runs([run_id]))
         elif what < 10 and onto != thread:
-            self._both(onto, lambda: model.copy(thread, onto), face.copy_thread(thread, onto))
+            if self._both(onto, lambda: model.copy(thread, onto), face.copy_thread(thread, onto)):
+                # Its checkpoints are others now: a run of before does not go on from them.
+                self._live = {place: live for place, live in self._live.items() if place[0] != onto}
         elif what == 10:
             self._both(thread, lambda: model.delete_thread(thread), face.delete_thread(thread))
         elif what == 11:
@@ -354,7 +357,8 @@ class SaverMachine(RuleBasedStateMachine):
         return True
 
     def _do(self, call: Coroutine[Any, Any, T]) -> T:
-        return run(call) if self._runner is None else self._runner.run(call)
+        # Not asyncio.Runner: each of its runs in the main thread takes the repr of the result before.
+        return run(call) if self._loop is None else self._loop.run_until_complete(call)
 
 
 def machine(subject: type[Subject], flavour: Flavour = "blocking") -> type[SaverMachine]:
