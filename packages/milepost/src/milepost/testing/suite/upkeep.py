@@ -8,7 +8,7 @@ import pytest
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.base import CheckpointTuple
 
-from milepost.errors import Conflict
+from milepost.errors import Conflict, ThreadDeleted
 from milepost.testing.chain import Chain, at, checkpoint, id_of, inside
 from milepost.testing.lab import Face, Lab
 from milepost.testing.same import assert_same
@@ -368,6 +368,18 @@ class Copies(Behaviours):
         copy.head = "0006"
         await copy.put({"n": 1}, id="0007")
         assert len(await copy.ids()) == 7
+
+    async def test_a_copy_ends_what_was_refused_before(self, lab: Lab) -> None:
+        source, target = Chain(lab.saver, "source"), Chain(lab.saver, "target")
+        await source.put({"x": 1})
+        await target.put({"x": 1})
+        await lab.saver.delete_thread("target")
+        with pytest.raises(ThreadDeleted):
+            await target.writes(("x", 2))
+        await lab.saver.copy_thread("source", "target")
+        # The checkpoint is back, because somebody wanted it: the run may go on from it.
+        await target.put({"x": 2})
+        assert await target.ids() == ["0002", "0001"]
 
     async def test_more_than_a_page(self, lab: Lab) -> None:
         chain = Chain(lab.saver)
