@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from milepost.errors import MilepostError
+from milepost.errors import MilepostError, ThreadDeleted
 
 Key = tuple[str, str, str]
 """(thread, ns, checkpoint id)."""
@@ -72,7 +72,8 @@ class Pending:
                 ops.remove(op)
             if not ops:
                 self._ops.pop(op.key, None)
-            if error is not None:
+            # A put on top of a deleted thread's checkpoint is refused by itself, unless it was brought back meanwhile.
+            if error is not None and not isinstance(error, ThreadDeleted):
                 self._failed.setdefault(op.key, {})[op.task] = _failure(error)
                 while len(self._failed) > _FAILURES:
                     self._failed.popitem(last=False)
