@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
@@ -29,3 +31,8 @@ def url_of(store: str, folder: Path) -> str:
 def _name(folder: Path) -> str:
     """A name for what a folder's tests store on a server."""
     return "at_" + sha256(str(folder).encode()).hexdigest()[:16]
+
+
+def environment() -> dict[str, str]:
+    """That of a child process which imports what this one does."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import operator
-import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +15,7 @@ from driving import Durability, Flavour, Graph, graph_of, thread
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import START
 from milepost.saver import Saver
-from stores import url_of
+from stores import environment, url_of
 from typing_extensions import TypedDict
 
 RUNS, TURNS = 8, 5
@@ -125,10 +124,8 @@ with milepost.connect(sys.argv[1]) as saver:
     assert values == {"mine": Mine(2), "seen": [Mine(1)]}, values
     assert graph.invoke({}, thread("t")) == {"mine": Mine(3), "seen": [Mine(1), Mine(2)]}
 """
-    environment = {**os.environ, "LANGGRAPH_STRICT_MSGPACK": "true"}
-    strict = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", script, saver_url, cwd=Path(__file__).parent, env=environment
-    )
+    strictly = {**environment(), "LANGGRAPH_STRICT_MSGPACK": "true"}
+    strict = await asyncio.create_subprocess_exec(sys.executable, "-c", script, saver_url, env=strictly)
     assert await strict.wait() == 0
 
 
@@ -142,9 +139,7 @@ def test_processes_share_a_store(tmp_path: Path) -> None:
         "        assert here._converse(graph, name, 'async') == here._expected(name)\n"
     )
     names = [[f"process {number} thread {part}" for part in range(2)] for number in range(4)]
-    workers = [
-        subprocess.Popen([sys.executable, "-c", script, url, *mine], cwd=Path(__file__).parent) for mine in names
-    ]
+    workers = [subprocess.Popen([sys.executable, "-c", script, url, *mine], env=environment()) for mine in names]
     assert [worker.wait() for worker in workers] == [0] * len(workers)
     with milepost.connect(url) as saver:
         graph = _graph(saver)

@@ -16,7 +16,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import END, START
 from langgraph.types import Command, Send, interrupt
 from milepost.saver import Saver
-from stores import url_of
+from stores import environment, url_of
 from typing_extensions import TypedDict
 
 ONE = thread("one")
@@ -183,8 +183,7 @@ async def test_another_process_resumes_what_one_has_left(tmp_path: Path, flavour
             "with milepost.connect(sys.argv[1]) as saver:\n"
             "    here._approval(saver, []).invoke(Command(resume='A'), here.ONE)\n"
         )
-        folder = Path(__file__).parent
-        other = await asyncio.create_subprocess_exec(sys.executable, "-c", resume, url, cwd=folder)
+        other = await asyncio.create_subprocess_exec(sys.executable, "-c", resume, url, env=environment())
         assert await other.wait() == 0
         # The first saver was open all the time, and must see what the other process wrote.
         asked = (await flavour.state(_approval(first, []), ONE)).interrupts

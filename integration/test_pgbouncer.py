@@ -37,7 +37,7 @@ class TestPgBouncer(Everything):
 
 def test_the_sessions_are_shared_and_nothing_is_prepared() -> None:
     url = subjects.required(bouncer_url)
-    with psycopg.connect(url, autocommit=True) as connection:
+    with psycopg.connect(url, autocommit=True, prepare_threshold=None) as connection:  # else it counts its own
         shared: Any = connection.execute("SELECT pg_backend_pid()").fetchone()
         assert shared[0] != connection.info.backend_pid, "this is no pooler in transaction mode"
         with milepost.connect(servers.with_options(url, schema="bounced_unprepared")) as saver:
