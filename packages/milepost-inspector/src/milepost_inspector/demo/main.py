@@ -6,12 +6,14 @@ import argparse
 import secrets
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from milepost.testing import servers
 from rich.console import Console
 from rich.table import Table
 
@@ -29,9 +31,15 @@ def run(options: argparse.Namespace, console: Console) -> int:
         raise UsageError(f"--records {options.records}: there are only {available} records")
     folder: Path = options.dir
     _prepare(folder, keep=options.keep)
+    with _store(options.url or _url(folder / "state")) as url:
+        return _demonstrate(options, url, console)
+
+
+def _demonstrate(options: argparse.Namespace, url: str, console: Console) -> int:
+    folder: Path = options.dir
     thread = f"demo-{datetime.now().astimezone():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     plan = conductor.Plan(
-        url=options.url or _url(folder / "state"),
+        url=url,
         thread=thread,
         log=folder / f"world-{thread}.jsonl",
         records=options.records,
@@ -53,6 +61,20 @@ def run(options: argparse.Namespace, console: Console) -> int:
         print(f"milepost: {error}", file=sys.stderr)
         return 1
     return 0 if report.report(outcome, console) else 1
+
+
+@contextmanager
+def _store(url: str) -> Generator[str]:
+    """The URL of the store. ``postgres:`` alone is a server that is started for the demo, and gone after it."""
+    if url not in ("postgres:", "postgresql:"):
+        yield url
+        return
+    try:
+        server = servers.Postgres()
+    except servers.MissingServer as exc:
+        raise UsageError(str(exc)) from exc
+    with server:
+        yield server.url()
 
 
 def _url(store: Path) -> str:

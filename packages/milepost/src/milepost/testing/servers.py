@@ -19,9 +19,9 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Final, Self
+from typing import BinaryIO, Final, Self
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 POSTGRES_URL: Final = "MILEPOST_TEST_POSTGRES_URL"
@@ -29,6 +29,16 @@ _START: Final = 60.0
 """Seconds that a server may take to start."""
 QUICK: Final = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 """Settings of a server whose data need not outlive it."""
+
+
+_GUARD: Final = """
+folder=$1; shift
+"$@" & server=$!
+cat > /dev/null
+kill -QUIT $server; wait $server
+rm -rf "$folder"
+"""
+"""Ends a server, and removes what it stored, when our end of its input closes: however our process ends."""
 
 
 class MissingServer(LookupError):
@@ -109,16 +119,8 @@ class Postgres:
         }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         with (self._folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [str(self._binaries / "postgres"), "-D", str(self._data), *options],
-                user=self._user,
-                cwd=self._folder,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                # A Ctrl-C that ends the tests is not for the server: it is stopped when they are done.
-                start_new_session=True,
-            )
+            command = [str(self._binaries / "postgres"), "-D", str(self._data), *options]
+            self._process = _guarded(command, self._folder, self._user, log)
         ready, until = self._data / "postmaster.pid", time.monotonic() + _START
         while not (ready.exists() and "ready" in ready.read_text().splitlines()[-1]):
             if self._process.poll() is not None or time.monotonic() > until:
@@ -129,26 +131,21 @@ class Postgres:
     def kill(self) -> None:
         """End it as a crash of the machine would, but for what the system has not written yet."""
         if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+            _kill(self._process)
             self._process = None
 
     def restart(self) -> Self:
         """`kill` it if it runs, and `start` it."""
         self.kill()
-        # Its workers share memory until the last of them has gone.
-        (self._data / "postmaster.pid").unlink(missing_ok=True)
+        # They name a process that was killed, and that the system may not have buried yet.
+        for left in (self._data / "postmaster.pid", self._folder / ".s.PGSQL.5432.lock"):
+            left.unlink(missing_ok=True)
         return self.start()
 
     def stop(self) -> None:
         """End it and remove what it stored. Idempotent."""
         if self._process is not None:
-            self._process.send_signal(signal.SIGQUIT)
-            try:
-                self._process.wait(10)
-            except subprocess.TimeoutExpired:
-                self.kill()
+            _end(self._process)
             self._process = None
         self._remove()
 
@@ -215,14 +212,7 @@ class PgBouncer:
             shutil.chown(self._folder, self._user)
         self._log = self._folder / "log"
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [program, str(config)],
-                user=self._user,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+            self._process = _guarded([program, str(config)], self._folder, self._user, log)
         until = time.monotonic() + _START
         while not (self._folder / ".s.PGSQL.5432").exists():
             if self._process.poll() is not None or time.monotonic() > until:
@@ -235,8 +225,7 @@ class PgBouncer:
 
     def stop(self) -> None:
         """End it. Idempotent."""
-        self._process.kill()
-        self._process.wait()
+        _end(self._process)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def __enter__(self) -> Self:
@@ -244,6 +233,36 @@ class PgBouncer:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+def _guarded(command: Sequence[str], folder: Path, user: str | None, log: BinaryIO) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        ["/bin/sh", "-c", _GUARD, "sh", str(folder), *command],
+        user=user,
+        cwd=folder,
+        stdin=subprocess.PIPE,
+        stdout=log,
+        stderr=log,
+        # A Ctrl-C that ends the tests is not for the server: it is stopped when they are done.
+        start_new_session=True,
+    )
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        _kill(process)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    if process.stdin is not None:
+        process.stdin.close()
 
 
 def _first(binaries: Iterable[Path]) -> Path:
