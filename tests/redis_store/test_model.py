@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
+import redis
 from files.test_model import Clock, World
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -98,3 +100,15 @@ def test_texts_are_compared_by_code_point(one: str, other: str) -> None:
     with session("rules").client() as client:
         found = client.eval(_rule("less(ARGV[1], ARGV[2]) and 1 or 0"), 2, "{rules}", "{rules}:order", one, other)
     assert bool(found) == (one < other)
+
+
+def test_every_script_loads_under_its_digest(client: redis.Redis) -> None:
+    assert len(scripts()) > 10
+    for script in scripts().values():
+        assert client.script_load(script.text.decode()) == script.sha.decode()
+        used = [re.findall(rf"\b{function}\b", script.text.decode()) for function in functions(script.text.decode())]
+        assert all(len(uses) > 1 for uses in used), "a function that is not used costs time in every call"
+
+
+def functions(text: str) -> list[str]:
+    return re.findall(r"^local function (\w+)", text, re.MULTILINE)

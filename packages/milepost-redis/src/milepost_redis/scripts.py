@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 _USES: Final = re.compile(r"^-- uses: (.+)$", re.MULTILINE)
+_FUNCTION: Final = re.compile(r"^local function (\w+)\(.*?^end\n?", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +38,22 @@ def scripts() -> Mapping[str, Script]:
 def _script(name: str, sources: Mapping[str, str]) -> Script:
     used = _USES.search(sources[name])
     fragments = used[1].split() if used else []
-    text = "\n".join(_bare(sources[part]) for part in (*fragments, name)).encode()
-    return Script(name, text, hashlib.sha1(text, usedforsecurity=False).hexdigest().encode())
+    text = _bare(sources[name])
+    # From the last fragment to the first: each may use those before it.
+    for fragment in reversed(fragments):
+        text = f"{_needed(_bare(sources[fragment]), text)}\n{text}"
+    return Script(name, text.encode(), hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest().encode())
+
+
+def _needed(fragment: str, rest: str) -> str:
+    """A fragment without the functions that neither it nor `rest` uses: each would be made anew in every call."""
+    while True:
+        functions = list(_FUNCTION.finditer(fragment))
+        idle = [one for one in functions if not re.search(rf"\b{one[1]}\b", fragment[one.end() :] + rest)]
+        if not idle:
+            return fragment
+        for one in reversed(idle):
+            fragment = fragment[: one.start()] + fragment[one.end() :]
 
 
 def _bare(source: str) -> str:

@@ -39,8 +39,10 @@ local function open()
   return head, not whole and 'lost' or nil
 end
 
+-- Seconds since the epoch: in one script it is always the same time.
+local time
 local function clock()
-  local time = call('TIME')
+  time = time or call('TIME')
   return time[1] + time[2] / 1e6
 end
 
@@ -59,7 +61,7 @@ end
 -- All keys of a thread get the same expiry, or none. `ttl` is in milliseconds, '' for none.
 local function expire(ttl)
   if ttl ~= '' then
-    local time = call('TIME')
+    clock()
     local at = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000) + ttl)
     call('PEXPIREAT', DATA, at)
     call('PEXPIREAT', ORDER, at)
