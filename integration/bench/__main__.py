@@ -1,4 +1,4 @@
-"""``python -m integration.bench [--store postgres] [--only W1 W5] [--rounds 3] [--flavour sync] [--to FILE]``."""
+"""``python -m integration.bench [--store redis] [--only W1 W5] [--rounds 3] [--flavour sync] [--to FILE]``."""
 
 from __future__ import annotations
 
@@ -9,12 +9,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from .measure import FLAVOURS, Flavour, run_all
+from .plain_redis import PLAIN, REDIS, VALKEY
 from .postgres import OFFICIAL, POSTGRES
 from .report import figures_table, goals_table, verdicts
 from .rivals import MEMORY, Rival
 from .workloads import WORKLOADS
 
-STORES: dict[str, tuple[Rival, ...]] = {"files": (), "postgres": (POSTGRES, OFFICIAL, MEMORY)}
+STORES: dict[str, tuple[Rival, ...]] = {
+    "files": (),
+    "postgres": (POSTGRES, OFFICIAL, MEMORY),
+    "redis": (REDIS, VALKEY, PLAIN, MEMORY),
+}
 """Who is compared; with "files", whom the workload names."""
 
 
@@ -22,7 +27,7 @@ def main() -> int:
     """Run the benchmark; 1 if a goal is missed."""
     parser = argparse.ArgumentParser(prog="python -m integration.bench", description=__doc__)
     parser.add_argument("--only", nargs="+", default=[], help="workloads, such as W1 or 'W1 N=100'")
-    parser.add_argument("--store", choices=["files", "postgres"], default="files", help="which of our stores")
+    parser.add_argument("--store", choices=list(STORES), default="files", help="which of our stores")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--flavour", choices=FLAVOURS, action="append", help="default: both")
     parser.add_argument("--to", type=Path, help="write the tables here, too")

@@ -1,4 +1,4 @@
-"""The goals of the file and Postgres stores, and a table of what was measured beside each."""
+"""The goals of the stores, and a table of what was measured beside each."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import partial
 from typing import Literal
 
 from .measure import FLAVOURS, Flavour, Results, Sample
+from .plain_redis import REDIS, VALKEY
 from .postgres import OFFICIAL, POSTGRES
 from .rivals import MEMORY, OURS, PREALLOCATED, SQLITE, Rival
 
@@ -95,6 +96,28 @@ POSTGRES_GOALS = (
     _postgres("G15", "put p50, N=1000", _W1(1000), _quantile("put", 0.5), 1, against=MEMORY),
 )
 
+_redis = partial(Goal, ours=REDIS, against=VALKEY)
+REDIS_GOALS = (
+    _redis("G1", "bytes, N=1000", _W1(1000), _number("bytes"), 0.0035, 0.0015, sense="part of"),
+    _redis("G3", "bytes, N=100", _W1(100), _number("bytes"), 0.03, sense="part of"),
+    _redis("G4", "put p10, last tenth, N=1000", _W1(1000), _quantile("last put", 0.1), 8, 14),
+    _redis("G5", "put p50, N=100", _W1(100), _quantile("put", 0.5), 2.3),
+    _redis("G5", "put p50, N=300", _W1(300), _quantile("put", 0.5), 5),
+    _redis("G5", "put p50, N=1000", _W1(1000), _quantile("put", 0.5), 6),
+    _redis("G6", "processor time of the client, N=1000", _W1(1000), _number("cpu"), 6),
+    _redis("G7", "get, warm, N=1000", _W1(1000), _quantile("get", 0), 1.4, 2),
+    _redis("G8", "list 10, N=300", _W1(300), _quantile("list 10", 0), 2.5),
+    _redis("G8", "list 100, N=300", _W1(300), _quantile("list 100", 0), 2.5),
+    _redis("G9", "list with a filter, N=1000", _W1(1000), _quantile("list filter", 0), 50),
+    _redis("G10", "puts a second, 32 workers", "W4 x32", _number("seconds per put"), 2.5),
+    _redis("G11", "put p10, tiny state", "W5", _quantile("put", 0.1), 1.3, must_async=1.7),
+    _redis("G12", "a run of 50 steps", "W6", _quantile("run", 0), 1.3),
+    _redis("G12", "what the saver adds to it", "W6", _added, 1.3, against=MEMORY, sense="part of"),
+    _redis("G13", "100 parallel put_writes", "W7", _quantile("fan", 0), 3, must_async=10),
+    _redis("G15", "put p50, N=300", _W1(300), _quantile("put", 0.5), 1, against=MEMORY),
+    _redis("G15", "put p50, N=1000", _W1(1000), _quantile("put", 0.5), 1, against=MEMORY),
+)
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -128,7 +151,7 @@ class Verdict:
 
 def verdicts(results: Results) -> Iterator[Verdict]:
     """Every goal whose workload was run."""
-    for goal in (*GOALS, *POSTGRES_GOALS):
+    for goal in (*GOALS, *POSTGRES_GOALS, *REDIS_GOALS):
         for flavour in goal.flavours:
             ours = results.best(goal.workload, goal.ours, flavour, goal.figure)
             theirs = results.best(goal.workload, goal.against, flavour, goal.figure)
@@ -136,7 +159,7 @@ def verdicts(results: Results) -> Iterator[Verdict]:
                 least = max(ours, 1e-9)
                 ratio = theirs / least if goal.sense == "times faster" else ours / max(theirs, 1e-9)
                 yield Verdict(goal, flavour, ratio)
-    for rival in (OURS, POSTGRES):
+    for rival in (OURS, POSTGRES, REDIS):
         yield from _linear(results, rival)
 
 
