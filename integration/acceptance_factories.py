@@ -6,6 +6,7 @@ flavours, so the three differ only in how they are entered.
 
 from __future__ import annotations
 
+import secrets
 import tempfile
 from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
@@ -14,7 +15,7 @@ from pathlib import Path
 import milepost
 import psycopg
 from milepost.saver import Saver
-from milepost.testing import servers
+from milepost.testing import servers, servers_redis
 from psycopg.sql import SQL, Identifier
 
 Entered = AbstractContextManager[Saver] | AbstractAsyncContextManager[Saver]
@@ -35,6 +36,12 @@ def files(kind: str) -> Entered:
 def postgres(kind: str) -> Entered:
     """A saver over a schema of its own, used again afterwards."""
     return _postgres_async() if kind == "async" else _postgres()
+
+
+def redis(kind: str) -> Entered:
+    """A saver under a prefix of its own."""
+    url = servers.with_options(servers_redis.redis_url(), prefix=f"accept-{secrets.token_hex(6)}", durability="memory")
+    return _entered_async(url) if kind == "async" else _entered(url)
 
 
 class _Done:
