@@ -334,10 +334,10 @@ class PostgresStore:
         self, op: str, thread: str, names: tuple[str, str], parameters: Parameters, *wanted: int
     ) -> tuple[Any, ...]:
         """The row that the first statement answers, or, if it could not do all that was wanted, that of the second."""
-        for name in names:
-            (rows,) = await self._answers(Request(op, (self._queries[name].step(parameters),), group=thread))
-            if name == names[-1] or (rows and rows[0][0] and rows[0][3:] == wanted):
-                break
+        first, second = (Request(op, (self._queries[name].step(parameters),), group=thread) for name in names)
+        (rows,) = await self._answers(first)
+        if not rows or not rows[0][0] or rows[0][3:] != wanted:
+            (rows,) = await self._answers(second)
         return rows[0]
 
     async def _read(self, op: str, name: str, parameters: Parameters) -> list[Row]:

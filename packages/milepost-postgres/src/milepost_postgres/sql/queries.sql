@@ -107,7 +107,38 @@ CASE
     ELSE above.key || chr(1) || %(id)s::text
 END
 
--- part: put_rows
+-- part: write_rows
+stored AS (
+    INSERT INTO {write}
+        (thread, stamp, at, idx, place, slot, ns, checkpoint, task, path, channel, spans, value)
+    SELECT
+        admitted.key, %(stamp)s::int8, {now}, u.idx, %(place)s::bytea, u.slot, %(ns)s::text, %(id)s::text, u.task,
+        u.path, u.channel, u.spans::int8[], u.value
+    FROM admitted, unnest(
+        %(tasks)s::text[], %(slots)s::bytea[], %(idxs)s::int8[], %(paths)s::text[], %(channels)s::text[],
+        %(spans)s::text[], %(values)s::bytea[]
+    ) AS u (task, slot, idx, path, channel, spans, value)
+    ON CONFLICT (thread, place, slot, idx) DO UPDATE SET
+        stamp = EXCLUDED.stamp, at = EXCLUDED.at, task = EXCLUDED.task, path = EXCLUDED.path,
+        channel = EXCLUDED.channel, spans = EXCLUDED.spans, value = EXCLUDED.value
+        WHERE EXCLUDED.idx < 0
+    RETURNING slot, idx
+)
+
+-- part: write_packs
+-- The packs of the rows that were stored.
+packed AS (
+    INSERT INTO {pack} (thread, writer, first, count, data)
+    SELECT admitted.key, p.writer, p.first, p.count, p.data
+    FROM admitted, stored JOIN unnest(
+        %(pack_slots)s::bytea[], %(pack_idxs)s::int8[], %(writers)s::int8[], %(firsts)s::int8[], %(counts)s::int8[],
+        %(data)s::bytea[]
+    ) AS p (slot, idx, writer, first, count, data) USING (slot, idx)
+    ON CONFLICT (thread, writer, first) DO NOTHING
+)
+
+-- part: given
+-- The rows and their packs, numbered.
 given AS MATERIALIZED (
     SELECT nr, task, slot, idx::int4 AS idx, path, channel, spans::int8[] AS spans, value
     FROM unnest(
@@ -115,26 +146,9 @@ given AS MATERIALIZED (
         %(spans)s::text[], %(values)s::bytea[]
     ) WITH ORDINALITY AS u (task, slot, idx, path, channel, spans, value, nr)
 ), packs AS MATERIALIZED (
-    SELECT p.* FROM unnest(
-        %(rows)s::int8[], %(writers)s::int8[], %(firsts)s::int8[], %(counts)s::int8[], %(data)s::bytea[]
-    ) AS p (nr, writer, first, count, data)
-), stored AS (
-    INSERT INTO {write}
-        (thread, stamp, at, idx, place, slot, ns, checkpoint, task, path, channel, spans, value)
-    SELECT
-        admitted.key, %(stamp)s::int8, {now}, idx, %(place)s::bytea, slot, %(ns)s::text, %(id)s::text, task, path,
-        channel, spans, value
-    FROM admitted, given
-    ON CONFLICT (thread, place, slot, idx) DO UPDATE SET
-        stamp = EXCLUDED.stamp, at = EXCLUDED.at, task = EXCLUDED.task, path = EXCLUDED.path,
-        channel = EXCLUDED.channel, spans = EXCLUDED.spans, value = EXCLUDED.value
-        WHERE EXCLUDED.idx < 0
-    RETURNING slot, idx
-), packed AS (
-    INSERT INTO {pack} (thread, writer, first, count, data)
-    SELECT admitted.key, packs.writer, packs.first, packs.count, packs.data
-    FROM admitted, stored JOIN given USING (slot, idx) JOIN packs USING (nr)
-    ON CONFLICT (thread, writer, first) DO NOTHING
+    SELECT nr, writer, first, count
+    FROM unnest(%(rows)s::int8[], %(writers)s::int8[], %(firsts)s::int8[], %(counts)s::int8[])
+        AS p (nr, writer, first, count)
 )
 
 -- part: accepted
@@ -157,44 +171,18 @@ given AS MATERIALIZED (
 
 -- name: put_writes
 -- Store pending writes: (whether it was decided, generation, refused id, numbers of the accepted rows from 1 on).
-WITH {locked_to_write}, {here}, {put_rows}
+WITH {locked_to_write}, {here}, {write_rows}, {write_packs}, {given}
 SELECT EXISTS (SELECT FROM admitted), (SELECT generation FROM here), (SELECT id FROM refused), {accepted}
 
--- part: put_rows_there
-stored AS (
-    INSERT INTO {write}
-        (thread, stamp, at, idx, place, slot, ns, checkpoint, task, path, channel, spans, value)
-    SELECT
-        admitted.key, %(stamp)s::int8, {now}, u.idx, %(place)s::bytea, u.slot, %(ns)s::text, %(id)s::text, u.task,
-        u.path, u.channel, u.spans::int8[], u.value
-    FROM admitted, unnest(
-        %(tasks)s::text[], %(slots)s::bytea[], %(idxs)s::int8[], %(paths)s::text[], %(channels)s::text[],
-        %(spans)s::text[], %(values)s::bytea[]
-    ) AS u (task, slot, idx, path, channel, spans, value)
-    ON CONFLICT (thread, place, slot, idx) DO UPDATE SET
-        stamp = EXCLUDED.stamp, at = EXCLUDED.at, task = EXCLUDED.task, path = EXCLUDED.path,
-        channel = EXCLUDED.channel, spans = EXCLUDED.spans, value = EXCLUDED.value
-        WHERE EXCLUDED.idx < 0
-    RETURNING slot, idx
-)
-
--- name: put_writes_there_alone
--- The same where the thread is there, for writes that need nothing newly. Instead of numbers, how many were stored:
--- when that is not all of them, the statement above is to say which are accepted.
-WITH {locked_to_write}, {there}, {put_rows_there}
+-- name: put_writes_there
+-- The same where the thread is there. Instead of numbers, how many were stored: when that is not all of them, the
+-- statement above is to say which are accepted.
+WITH {locked_to_write}, {there}, {write_rows}, {write_packs}
 SELECT EXISTS (SELECT FROM admitted), generation, NULL::text, (SELECT count(*) FROM stored) FROM locked
 
--- name: put_writes_there
--- The same with packs.
-WITH {locked_to_write}, {there}, {put_rows_there}, packed AS (
-    INSERT INTO {pack} (thread, writer, first, count, data)
-    SELECT admitted.key, p.writer, p.first, p.count, p.data
-    FROM admitted, stored JOIN unnest(
-        %(pack_slots)s::bytea[], %(pack_idxs)s::int8[], %(writers)s::int8[], %(firsts)s::int8[], %(counts)s::int8[],
-        %(data)s::bytea[]
-    ) AS p (slot, idx, writer, first, count, data) USING (slot, idx)
-    ON CONFLICT (thread, writer, first) DO NOTHING
-)
+-- name: put_writes_there_alone
+-- The same for writes that need nothing newly.
+WITH {locked_to_write}, {there}, {write_rows}
 SELECT EXISTS (SELECT FROM admitted), generation, NULL::text, (SELECT count(*) FROM stored) FROM locked
 
 -- part: wanted
