@@ -22,11 +22,15 @@ class OwnedPool(Protocol):
 
     def connection(self) -> AbstractContextManager[Connection[Any]]: ...
 
+    def check(self) -> None: ...
+
 
 class AsyncOwnedPool(Protocol):
     """``psycopg_pool.AsyncConnectionPool``, and what can be used like one."""
 
     def connection(self) -> AbstractAsyncContextManager[AsyncConnection[Any]]: ...
+
+    async def check(self) -> None: ...
 
 
 Owned = OwnedPool | Connection[Any]
@@ -62,7 +66,9 @@ class _OfPool:
         self._pool = pool
 
     def run(self, steps: Sequence[Step], *, fresh: bool = False) -> list[list[Row]]:
-        del fresh  # which connection it is, is the pool's business
+        if fresh:
+            # A server that ended one session has mostly ended all: the pool hands out the others until it has looked.
+            self._pool.check()
         with self._pool.connection() as connection:
             before = connection.autocommit
             if not before:
@@ -84,7 +90,8 @@ class _AsyncOfPool:
         self._pool = pool
 
     async def run(self, steps: Sequence[Step], *, fresh: bool = False) -> list[list[Row]]:
-        del fresh  # as above
+        if fresh:
+            await self._pool.check()  # as above
         async with self._pool.connection() as connection:
             before = connection.autocommit
             if not before:
