@@ -218,7 +218,8 @@ class PostgresStore:
                     queries["lock"].step({"thread": names["thread"]}),
                     queries["drop_begin"].step({**names, "token": wire.text(token)}),
                     queries["drop"].step(delete),
-                    queries["drop_end"].step({**names, **wire.packs(drop.repacked)}),
+                    queries["drop_repacked"].step({**names, **wire.packs(drop.repacked)}),
+                    queries["drop_end"].step(names),
                 ),
             )
         )

@@ -490,19 +490,24 @@ WITH {dropping}, gone AS (
 )
 SELECT key FROM t
 
+-- name: drop_repacked
+-- Store packs in the place of those that went.
+WITH {dropping}
+INSERT INTO {pack} (thread, writer, first, count, data)
+SELECT t.key, p.*
+FROM t, unnest(%(writers)s::int8[], %(firsts)s::int8[], %(counts)s::int8[], %(data)s::bytea[]) AS p
+ON CONFLICT (thread, writer, first) DO NOTHING
+
 -- name: drop_end
--- Store packs in the place of those that went, and note whether anything is left.
-WITH {dropping}, packed AS (
-    INSERT INTO {pack} (thread, writer, first, count, data)
-    SELECT t.key, p.*
-    FROM t, unnest(%(writers)s::int8[], %(firsts)s::int8[], %(counts)s::int8[], %(data)s::bytea[]) AS p
-    ON CONFLICT (thread, writer, first) DO NOTHING
+-- Where neither checkpoints nor writes are left, nothing is.
+WITH {dropping}, bare AS MATERIALIZED (
+    SELECT key FROM t
+    WHERE NOT EXISTS (SELECT FROM {checkpoint} WHERE thread = t.key)
+        AND NOT EXISTS (SELECT FROM {write} WHERE thread = t.key)
+), unpacked AS (
+    DELETE FROM {pack} p USING bare WHERE p.thread = bare.key
 )
-UPDATE {thread} AS thread SET created_at = NULL
-FROM t
-WHERE thread.key = t.key
-    AND NOT EXISTS (SELECT FROM {checkpoint} WHERE thread = t.key)
-    AND NOT EXISTS (SELECT FROM {write} WHERE thread = t.key)
+UPDATE {thread} AS thread SET created_at = NULL FROM bare WHERE thread.key = bare.key
 
 -- name: delete_thread
 -- Delete everything of a thread but its row, which remembers the newest %(most)s ids that it had.
