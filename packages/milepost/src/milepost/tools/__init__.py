@@ -1,0 +1,3 @@
+"""Tool calls of LangGraph that never run twice: adapters of the ledger for ToolNode and for agents of LangChain."""
+
+from __future__ import annotations
