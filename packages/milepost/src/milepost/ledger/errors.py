@@ -1,0 +1,88 @@
+"""What stops a call. All pass through a ToolNode and through retries: they subclass LangGraph's ``GraphBubbleUp``."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+from milepost.errors import MilepostError
+
+if TYPE_CHECKING:
+    from langgraph.errors import GraphBubbleUp, GraphInterrupt
+else:
+    try:
+        from langgraph.errors import GraphBubbleUp, GraphInterrupt
+    except ImportError:  # the ledger also serves programs without LangGraph
+
+        class GraphBubbleUp(Exception):
+            """Stands in for LangGraph's."""
+
+        class GraphInterrupt(GraphBubbleUp):
+            """Stands in for LangGraph's."""
+
+
+def pause_id(thread: str, key: str) -> str:
+    """The id of the interrupt by which a call pauses its run: 32 hex digits, the same each time."""
+    return hashlib.sha256(f"pause\0{thread}\0{key}".encode()).hexdigest()[:32]
+
+
+class CallStopped(MilepostError, GraphBubbleUp):
+    """The call was not performed. Base of the others.
+
+    Facts: ``thread``, ``key``, ``tool``, and those of the subclass.
+    """
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class CallInProgress(CallStopped):
+    """Another worker performs the call now, or might still act on it. Run again later. Facts: ``until``, ``owner``."""
+
+
+class CallSuperseded(CallStopped):
+    """Another worker has taken the call over: this attempt must not act any more, and its result does not count."""
+
+
+class BarrierTimeout(CallStopped):
+    """The checkpoint that the task started from did not become durable in time. Facts: ``missing``."""
+
+
+class NotDurable(CallStopped):
+    """With durability "exit" nothing is stored before the effect: use another mode, or a key of your own."""
+
+
+class CallPaused(CallStopped, GraphInterrupt):
+    """The run pauses until a person has decided. LangGraph stores it as an interrupt.
+
+    Facts: also ``payload`` (what the person is shown) and ``id`` (of the interrupt).
+    """
+
+    def __init__(self, message: str, **facts: Any) -> None:
+        super().__init__(message, **facts)
+        if {"id", "payload"} <= facts.keys() and (interrupt := _interrupt(facts["payload"], facts["id"])):
+            self.args = ((interrupt,),)
+
+
+class CallInDoubt(CallPaused):
+    """Nobody knows whether the effect took place. `Ledger.resolve` it, then resume the run."""
+
+
+class PayloadMismatch(CallPaused):
+    """The key is recorded for another tool or other arguments. Facts: ``found``, ``expected`` (fingerprints)."""
+
+
+class OrphanFound(CallPaused):
+    """An equal call is recorded whose message is not in the state any more. Facts: ``orphan`` (its key)."""
+
+
+class CompensationPending(CallPaused):
+    """The call is being undone, or could not be: `Ledger.rollback` again, or `Ledger.resolve`."""
+
+
+def _interrupt(payload: Any, id: str) -> object | None:
+    try:
+        from langgraph.types import Interrupt  # noqa: PLC0415 - only there with LangGraph
+    except ImportError:
+        return None
+    return Interrupt(value=payload, id=id)

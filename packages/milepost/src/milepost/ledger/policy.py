@@ -1,0 +1,161 @@
+"""Tool classes: what may be done about a call of a tool whose outcome is unknown, declared per tool."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Literal, TypeAlias
+
+from milepost.errors import InvalidConfig
+
+Kind = Literal["readonly", "idempotent", "keyed", "transactional", "unsafe"]
+Duration: TypeAlias = float | int | str | timedelta
+"""Seconds, or text such as ``"90s"``, ``"5m"``, ``"24h"``, ``"7d"``, or a timedelta."""
+
+Arguments: TypeAlias = Mapping[str, Any]
+Compensate: TypeAlias = Callable[..., Any]
+"""Undoes one call: ``(call, result)``, where `call` is a `CallRecord`. May be async. Must tolerate that there is
+nothing to undo, and may be repeated: hand ``current_call().key`` to the API."""
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d)\s*")
+
+
+def seconds(value: object, what: str) -> float:
+    """A `Duration` in seconds. Raises `InvalidConfig` for what is none, or is not positive."""
+    found: float | None = None
+    if isinstance(value, timedelta):
+        found = value.total_seconds()
+    elif isinstance(value, str):
+        match = _DURATION.fullmatch(value)
+        found = None if match is None else float(match[1]) * _UNITS[match[2]]
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        found = float(value)
+    if found is None or not 0 <= found < float("inf"):
+        raise InvalidConfig(
+            f"{what} is {value!r}: it must be a number of seconds, a timedelta, or text such as '90s' or '24h'",
+            what=what,
+            value=repr(value)[:200],
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of a call whose outcome was unknown. Made by `applied`, `not_applied` and `unknown`."""
+
+    kind: Literal["applied", "not_applied", "unknown"]
+    result: Any = None
+    note: str = ""
+
+
+def applied(result: Any = None, *, note: str = "") -> Verdict:
+    """The effect took place; `result` is what the tool would have returned."""
+    return Verdict("applied", result, note)
+
+
+def not_applied(*, note: str = "") -> Verdict:
+    """The effect definitely did not take place and will not: the call may be performed again."""
+    return Verdict("not_applied", note=note)
+
+
+def unknown(*, note: str = "") -> Verdict:
+    """Nobody can tell yet: a person must."""
+    return Verdict("unknown", note=note)
+
+
+Reconcile: TypeAlias = Callable[..., Any]
+"""Finds out what became of a call: ``(call) -> Verdict``, where `call` is a `CallRecord`. Reads only. May be async."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolPolicy:
+    """How calls of one tool are recorded, and what may be done when the outcome of one is unknown.
+
+    Made by `readonly`, `idempotent`, `keyed`, `transactional` and `unsafe`, which take the fields below by name.
+    """
+
+    kind: Kind
+    window: float | None = None
+    """Seconds for which the API remembers a key, from its first use; None: for ever."""
+    key: Callable[[Arguments], str] | None = None
+    """Names the logical call by its arguments, in the place of message and call ids."""
+    scope: Literal["thread", "global"] = "thread"
+    """Whether `key` names one call of a thread, or one of all threads."""
+    fingerprint: Callable[[Arguments], Any] | None = None
+    """From the arguments to the part of them that two calls must share to be the same."""
+    reconcile: Reconcile | None = None
+    compensate: Compensate | None = None
+    max_duration: float = 60.0
+    """Seconds from its last `check` after which a call can no longer act on the world."""
+    not_applied: tuple[type[BaseException], ...] = field(default=())
+    """Exceptions that mean: the effect did not take place."""
+
+    @property
+    def effectful(self) -> bool:
+        return self.kind != "readonly"
+
+    @property
+    def retries(self) -> bool:
+        """Whether the same downstream key may be sent again without knowing what became of it."""
+        return self.kind in ("idempotent", "keyed")
+
+
+def _policy(kind: Kind, options: dict[str, Any]) -> ToolPolicy:
+    if "max_duration" in options:
+        options["max_duration"] = seconds(options["max_duration"], "max_duration")
+    if options.get("window") is not None:
+        options["window"] = seconds(options["window"], "window")
+    if options.get("scope", "thread") not in ("thread", "global"):
+        raise InvalidConfig(f"scope is {options['scope']!r}: 'thread' or 'global'", what="scope")
+    if options.get("scope") == "global" and options.get("key") is None:
+        raise InvalidConfig("a global scope needs a key function: key=lambda args: …", what="scope")
+    return ToolPolicy(kind, **options)
+
+
+def readonly(**options: Any) -> ToolPolicy:
+    """The tool changes nothing: its calls are not recorded, and are repeated freely."""
+    return _policy("readonly", options)
+
+
+def idempotent(**options: Any) -> ToolPolicy:
+    """Performing the call twice is as good as once, for ever: it may be retried with the same key."""
+    return _policy("idempotent", options)
+
+
+def keyed(*, window: Duration, **options: Any) -> ToolPolicy:
+    """The API takes our key and performs a key once, for `window` after it first saw it."""
+    return _policy("keyed", {"window": window, **options})
+
+
+def transactional(**options: Any) -> ToolPolicy:
+    """The effect is made in the database transaction that also records it."""
+    return _policy("transactional", options)
+
+
+def unsafe(**options: Any) -> ToolPolicy:
+    """Nothing is known: an unknown outcome needs `reconcile`, or a person. What undeclared tools are."""
+    return _policy("unsafe", options)
+
+
+Declared: TypeAlias = ToolPolicy | Callable[[], ToolPolicy]
+"""A policy, or one of the functions above without its parentheses."""
+
+
+def declared(tool: str, value: Declared) -> ToolPolicy:
+    """The policy that a table of tools gives `tool`. Raises `InvalidConfig` for what is none."""
+    if isinstance(value, ToolPolicy):
+        return value
+    try:
+        made: object = value()
+    except TypeError as exc:
+        raise InvalidConfig(f"the class of tool {tool!r} is not usable: {exc}", what="tools", value=tool) from exc
+    if isinstance(made, ToolPolicy):
+        return made
+    raise InvalidConfig(
+        f"the class of tool {tool!r} is {value!r}: readonly, idempotent, keyed(…), transactional or unsafe",
+        what="tools",
+        value=tool,
+    )

@@ -1,0 +1,84 @@
+"""What the ledger is asked, and what it answers: the types between it and an adapter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from milepost.ledger.policy import ToolPolicy, Verdict
+
+OnOrphan = Literal["auto", "pause", "run"]
+"""What is done when an equal call is recorded whose message is gone: "auto" adopts it where the class of the tool
+allows a retry, and pauses otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallRequest:
+    """One tool call that is about to be performed."""
+
+    tool: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """As they will be performed, without injected ones. JSON, but for what a fingerprint function leaves out."""
+    thread: str
+    message: str | None = None
+    """``AIMessage.id``."""
+    call: str | None = None
+    """``tool_call["id"]``."""
+    position: int = 0
+    """Number of the message in the state, from 0. Used when `message` is None."""
+    repeats: bool = False
+    """The message has this call id more than once."""
+    human: str = ""
+    """Id, or a digest, of the last human message: an orphan is only adopted by a call that answers the same one.
+    Empty: no orphan is looked for."""
+    branch: frozenset[tuple[str, str]] = frozenset()
+    """(message id, call id) of the calls in the state at hand."""
+    checkpoints: tuple[tuple[str, str], ...] = ()
+    """(namespace, checkpoint id) that the task started from: its own, then those of the graphs around it. Empty: there
+    is nothing to wait for."""
+    durable: bool = True
+    """False when the run stores nothing before it ends (durability "exit")."""
+    epoch: str = ""
+    """From the config, by the user: another epoch is another call."""
+    key: str | None = None
+    """A key of the user's; else that of the policy."""
+    scope: Literal["thread", "global"] = "thread"
+    """Of `key`."""
+    policy: ToolPolicy | None = None
+    """Instead of what the ledger's table says of the tool."""
+    answer: Verdict | None = None
+    """The run was resumed with this verdict under the id of the call's pause."""
+    answered_by: str = ""
+    """Who gave `answer`."""
+    orphans: OnOrphan | None = None
+    """Instead of the ledger's own setting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Succeeded:
+    """The tool returned `result`."""
+
+    result: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The effect did not take place; the call may be performed again."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Suspended:
+    """The tool interrupted, and runs again from its top when it is resumed."""
+
+
+@dataclass(frozen=True, slots=True)
+class InDoubt:
+    """Whether the effect took place is not known."""
+
+    reason: str
+
+
+Outcome: TypeAlias = Succeeded | Failed | Suspended | InDoubt
