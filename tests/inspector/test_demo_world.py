@@ -46,6 +46,21 @@ def test_repeats_are_told_and_counted(world: Running) -> None:
     assert ask(world.port, {"op": "count"}) == {"distinct": 2, "effects": 3}
 
 
+def test_a_key_is_performed_once_and_answered_again(world: Running) -> None:
+    effect = {"op": "effect", "id": "a", "payload": {"cents": 1}, "key": "k"}
+
+    def one(run: int) -> dict[str, int]:
+        return ask(world.port, {**effect, "run": run})
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(one, range(8))) == [{"attempt": 1}] * 8
+    assert ask(world.port, {**effect, "run": 9, "payload": {"cents": 2}}) == {"refused": 1}
+    assert ask(world.port, {**effect, "run": 9, "key": "another"}) == {"attempt": 2}
+    assert ask(world.port, {"op": "find", "id": "a"}) == {"effects": 2}
+    assert ask(world.port, {"op": "find", "id": "b"}) == {"effects": 0}
+    assert len(world.lines()) == 2
+
+
 def test_many_at_once_are_each_written_once(world: Running) -> None:
     def one(number: int) -> dict[str, int]:
         return ask(world.port, {"op": "effect", "id": str(number), "run": 1, "payload": {"n": number}})

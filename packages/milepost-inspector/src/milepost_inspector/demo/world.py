@@ -5,6 +5,10 @@ lines of effects that arrive together share one sync.
 
     {"op": "effect", "id": "RF-000001", "run": 1, "payload": {...}}  ->  {"attempt": 1}
     {"op": "count"}                                                  ->  {"distinct": 1, "effects": 1}
+    {"op": "find", "id": "RF-000001"}                                ->  {"effects": 1}
+
+An effect may carry a `key`. The first of a key is performed; for another of the same key and payload the answer of the
+first is given again, and nothing is performed. Another payload under a known key is refused: {"refused": 1}.
 """
 
 from __future__ import annotations
@@ -31,6 +35,7 @@ class World:
     def __init__(self, log: Path) -> None:
         self._fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         self._seen: Counter[str] = Counter()
+        self._keys: dict[str, tuple[str, asyncio.Task[dict[str, int]]]] = {}
         self._effects = 0
         self._waiting: list[tuple[bytes, asyncio.Future[None]]] = []
         self._more = asyncio.Event()
@@ -53,10 +58,22 @@ class World:
     async def _answer(self, request: Mapping[str, Any]) -> dict[str, int]:
         if request["op"] == "count":
             return {"distinct": len(self._seen), "effects": self._effects}
+        if request["op"] == "find":
+            return {"effects": self._seen[request["id"]]}
+        total, key = checksum(request["payload"]), request.get("key")
+        if key is None:
+            return await self._perform(request, total)
+        if key not in self._keys:
+            self._keys[key] = total, asyncio.ensure_future(self._perform(request, total))
+        first, answer = self._keys[key]
+        # A client that goes away must not take the answer from another that waits for it.
+        return await asyncio.shield(answer) if first == total else {"refused": 1}
+
+    async def _perform(self, request: Mapping[str, Any], total: str) -> dict[str, int]:
         self._effects += 1
         self._seen[request["id"]] += 1
         attempt = self._seen[request["id"]]
-        line = {"id": request["id"], "sum": checksum(request["payload"]), "run": request["run"], "attempt": attempt}
+        line = {"id": request["id"], "sum": total, "run": request["run"], "attempt": attempt}
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((json.dumps(line).encode() + b"\n", done))
         self._more.set()
