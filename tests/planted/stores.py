@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
+from milepost.fences import Lease
 from milepost.memory import CallPort, MemoryBackend, MemoryStore
 from milepost.store import Backend, Batch, Drop, Loaded, Pack, Port, Put, Query, WriteRow, Wrote
 from milepost.store import CheckpointRow as Row
@@ -42,13 +43,20 @@ def subject(store: type[MemoryStore]) -> type[StoreSubject]:
 
 class OrdinaryReplaces(MemoryStore):
     async def put_writes(
-        self, thread: str, ns: str, checkpoint: str, rows: Sequence[WriteRow], generation: int | None
+        self,
+        thread: str,
+        ns: str,
+        checkpoint: str,
+        rows: Sequence[WriteRow],
+        generation: int | None,
+        *,
+        fence: int | None = None,
     ) -> Wrote:
         place = self._data.threads.get(thread)
         held = place.writes.get((ns, checkpoint), {}) if place else {}
         for row in rows:
             held.pop((row.task, row.idx), None)
-        return await super().put_writes(thread, ns, checkpoint, rows, generation)
+        return await super().put_writes(thread, ns, checkpoint, rows, generation, fence=fence)
 
 
 class _KeepsSome(MemoryStore):
@@ -57,12 +65,19 @@ class _KeepsSome(MemoryStore):
         raise LookupError(rows)
 
     async def put_writes(
-        self, thread: str, ns: str, checkpoint: str, rows: Sequence[WriteRow], generation: int | None
+        self,
+        thread: str,
+        ns: str,
+        checkpoint: str,
+        rows: Sequence[WriteRow],
+        generation: int | None,
+        *,
+        fence: int | None = None,
     ) -> Wrote:
         place = self._data.threads.get(thread)
         held = place.writes.get((ns, checkpoint), {}) if place else {}
         some = [row for row in rows if (row.task, row.idx) not in held] if self.keeps(rows) else rows
-        answer = await super().put_writes(thread, ns, checkpoint, some, generation)
+        answer = await super().put_writes(thread, ns, checkpoint, some, generation, fence=fence)
         stored = dict(zip(((row.task, row.idx) for row in some), answer.accepted, strict=True))
         return answer._replace(accepted=tuple(stored.get((row.task, row.idx), False) for row in rows))
 
@@ -81,28 +96,44 @@ class DecidedPerBatch(_KeepsSome):
 
 class OrphansDropped(MemoryStore):
     async def put_writes(
-        self, thread: str, ns: str, checkpoint: str, rows: Sequence[WriteRow], generation: int | None
+        self,
+        thread: str,
+        ns: str,
+        checkpoint: str,
+        rows: Sequence[WriteRow],
+        generation: int | None,
+        *,
+        fence: int | None = None,
     ) -> Wrote:
         place = self._data.threads.get(thread)
         if place is None or (ns, checkpoint) not in place.rows:
             return Wrote(False, self._data.generation(thread), (True,) * len(rows))
-        return await super().put_writes(thread, ns, checkpoint, rows, generation)
+        return await super().put_writes(thread, ns, checkpoint, rows, generation, fence=fence)
 
 
 class LosersAccepted(MemoryStore):
     async def put_writes(
-        self, thread: str, ns: str, checkpoint: str, rows: Sequence[WriteRow], generation: int | None
+        self,
+        thread: str,
+        ns: str,
+        checkpoint: str,
+        rows: Sequence[WriteRow],
+        generation: int | None,
+        *,
+        fence: int | None = None,
     ) -> Wrote:
-        answer = await super().put_writes(thread, ns, checkpoint, rows, generation)
+        answer = await super().put_writes(thread, ns, checkpoint, rows, generation, fence=fence)
         return answer._replace(accepted=(True,) * len(answer.accepted))
 
 
 class LatestByLastPut(MemoryStore):
     last: dict[tuple[str, str], str]
 
-    async def put(self, thread: str, row: Row, packs: Sequence[Pack], generation: int | None) -> Put:
+    async def put(
+        self, thread: str, row: Row, packs: Sequence[Pack], generation: int | None, *, fence: int | None = None
+    ) -> Put:
         vars(self).setdefault("last", {})[thread, row.ns] = row.id
-        return await super().put(thread, row, packs, generation)
+        return await super().put(thread, row, packs, generation, fence=fence)
 
     async def get(self, thread: str, ns: str, id: str | None) -> Loaded | None:
         last = vars(self).get("last", {})
@@ -110,8 +141,10 @@ class LatestByLastPut(MemoryStore):
 
 
 class LatestByIdAlone(MemoryStore):
-    async def put(self, thread: str, row: Row, packs: Sequence[Pack], generation: int | None) -> Put:
-        answer = await super().put(thread, row, packs, generation)
+    async def put(
+        self, thread: str, row: Row, packs: Sequence[Pack], generation: int | None, *, fence: int | None = None
+    ) -> Put:
+        answer = await super().put(thread, row, packs, generation, fence=fence)
         place = self._data.threads[thread]
         stored = place.rows[row.ns, row.id]
         place.leave((row.ns, row.id))
@@ -122,9 +155,11 @@ class LatestByIdAlone(MemoryStore):
 class PutAgainRewinds(MemoryStore):
     """A checkpoint put again gets a new sort key above all others."""
 
-    async def put(self, thread: str, row: Row, packs: Sequence[Pack], generation: int | None) -> Put:
+    async def put(
+        self, thread: str, row: Row, packs: Sequence[Pack], generation: int | None, *, fence: int | None = None
+    ) -> Put:
         known = thread in self._data.threads and (row.ns, row.id) in self._data.threads[thread].rows
-        answer = await super().put(thread, row, packs, generation)
+        answer = await super().put(thread, row, packs, generation, fence=fence)
         if known and not answer.stale:
             place = self._data.threads[thread]
             top = place.order[row.ns][-1][0]
@@ -137,6 +172,33 @@ class PutAgainRewinds(MemoryStore):
 class UnknownIsLatest(MemoryStore):
     async def get(self, thread: str, ns: str, id: str | None) -> Loaded | None:
         return await super().get(thread, ns, id) or await super().get(thread, ns, None)
+
+
+class FencesUnread(MemoryStore):
+    async def put_writes(
+        self,
+        thread: str,
+        ns: str,
+        checkpoint: str,
+        rows: Sequence[WriteRow],
+        generation: int | None,
+        *,
+        fence: int | None = None,
+    ) -> Wrote:
+        del fence
+        return await super().put_writes(thread, ns, checkpoint, rows, generation)
+
+
+class LeasesDieWithTheirThread(MemoryStore):
+    async def delete_thread(self, thread: str) -> None:
+        await super().delete_thread(thread)
+        self._data.leases.pop(thread, None)
+
+
+class HandsOverToAnybody(MemoryStore):
+    async def acquire(self, thread: str, owner: str, ttl: float, over: int | None = None) -> Lease:
+        held = self._data.leases.get(thread)
+        return await super().acquire(thread, owner, ttl, held.fence if held and over else None)
 
 
 class DeletedComesBack(MemoryStore):
@@ -154,8 +216,10 @@ class TombstoneOfTheHeadAlone(MemoryStore):
 
 
 class NeverStale(MemoryStore):
-    async def put(self, thread: str, row: Row, packs: Sequence[Pack], generation: int | None) -> Put:
-        return await super().put(thread, row, packs, None)
+    async def put(
+        self, thread: str, row: Row, packs: Sequence[Pack], generation: int | None, *, fence: int | None = None
+    ) -> Put:
+        return await super().put(thread, row, packs, None, fence=fence)
 
 
 class PruneDropsAheadWrites(MemoryStore):
@@ -253,9 +317,11 @@ class ReadsWrite(MemoryStore):
 class StoredInTwoSteps(MemoryStore):
     """The checkpoint first, its items with a second request."""
 
-    async def put(self, thread: str, row: Row, packs: Sequence[Pack], generation: int | None) -> Put:
-        answer = await super().put(thread, row, (), generation)
-        return answer if answer.stale else await super().put(thread, row, packs, generation)
+    async def put(
+        self, thread: str, row: Row, packs: Sequence[Pack], generation: int | None, *, fence: int | None = None
+    ) -> Put:
+        answer = await super().put(thread, row, (), generation, fence=fence)
+        return answer if answer.stale else await super().put(thread, row, packs, generation, fence=fence)
 
 
 class WaitingThreadsForgotten(MemoryStore):

@@ -23,6 +23,10 @@ from postgres.kit import Place, forkserver, head, name, put, set_up_and_put
 
 Sql = psycopg.Connection[tuple[Any, ...]]
 
+NEWEST = max(step.number for step in migrations())
+PRESENT = [(step.number, step.phase) for step in migrations() if step.phase == "pre" or step.number < NEWEST]
+"""What a database of this release has carried out."""
+
 
 def tables(sql: Sql, schema: str) -> list[str]:
     found = sql.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s ORDER BY 1", [schema])
@@ -169,23 +173,24 @@ def test_tables_that_went_away(place: Place, sql: Sql) -> None:
 
 
 def test_a_newer_schema_is_refused(place: Place, sql: Sql) -> None:
+    later = NEWEST + 1
     with place.store():
-        sql.execute(f"INSERT INTO {place.schema}.step VALUES (2, 'pre', 'later')".encode())
+        sql.execute(f"INSERT INTO {place.schema}.step VALUES ({later}, 'pre', 'later')".encode())
     # After "pre" alone, this release goes on working.
     with place.store() as store:
         put(store, "t", 1)
-        sql.execute(f"INSERT INTO {place.schema}.step VALUES (2, 'post', 'later')".encode())
+        sql.execute(f"INSERT INTO {place.schema}.step VALUES ({later}, 'post', 'later')".encode())
         with pytest.raises(FormatTooNew) as caught:
             run(store.setup())
-    assert (caught.value.found, caught.value.supported) == (2, 1)
+    assert (caught.value.found, caught.value.supported) == (later, NEWEST)
 
 
 LATER = (
     *migrations(),
-    Migration(2, "pre", "colour", "ALTER TABLE {thread} ADD COLUMN colour text"),
-    Migration(2, "post", "no_colour", "ALTER TABLE {thread} ALTER COLUMN colour SET NOT NULL"),
+    Migration(NEWEST + 1, "pre", "colour", "ALTER TABLE {thread} ADD COLUMN colour text"),
+    Migration(NEWEST + 1, "post", "no_colour", "ALTER TABLE {thread} ALTER COLUMN colour SET NOT NULL"),
 )
-LATEST = (*LATER, Migration(3, "pre", "size", "ALTER TABLE {thread} ADD COLUMN size integer"))
+LATEST = (*LATER, Migration(NEWEST + 2, "pre", "size", "ALTER TABLE {thread} ADD COLUMN size integer"))
 
 
 def upgraded(place: Place, steps: tuple[Migration, ...]) -> None:
@@ -204,10 +209,11 @@ def test_the_previous_release_works_until_the_next_but_one(place: Place, sql: Sq
         upgraded(place, LATER)
         put(previous, "t", 2, parent=1)
         run(previous.setup())
-        assert [number for number, _, _ in steps(sql, place)] == [1, 2]
+        assert [step[:2] for step in steps(sql, place)] == [*PRESENT, (NEWEST + 1, "pre")]
         sql.execute(f"UPDATE {place.schema}.thread SET colour = ''".encode())
         upgraded(place, LATEST)
-        assert [step[:2] for step in steps(sql, place)] == [(1, "pre"), (2, "pre"), (2, "post"), (3, "pre")]
+        later = [(NEWEST + 1, "pre"), (NEWEST + 1, "post"), (NEWEST + 2, "pre")]
+        assert [step[:2] for step in steps(sql, place)] == [*PRESENT, *later]
         with pytest.raises(FormatTooNew):
             run(previous.setup())
 
@@ -215,10 +221,13 @@ def test_the_previous_release_works_until_the_next_but_one(place: Place, sql: Sq
 def test_a_step_that_fails_leaves_nothing(place: Place, sql: Sql) -> None:
     with place.store():
         pass
-    broken = (*migrations(), Migration(2, "pre", "broken", "ALTER TABLE {thread} ADD COLUMN a int; SELECT 1 / 0"))
+    broken = (
+        *migrations(),
+        Migration(NEWEST + 1, "pre", "broken", "ALTER TABLE {thread} ADD COLUMN a int; SELECT 1 / 0"),
+    )
     with pytest.raises(Unavailable, match="division by zero"):
         upgraded(place, broken)
-    assert len(steps(sql, place)) == 1
+    assert len(steps(sql, place)) == len(PRESENT)
     with place.store() as store:
         put(store, "t", 1)
 

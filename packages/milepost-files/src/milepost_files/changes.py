@@ -10,6 +10,7 @@ from milepost.store import Batch, CheckpointRow, Drop, Pack, Put, Span, Tombston
 from milepost_files import frames
 from milepost_files.frames import Record
 from milepost_files.index import Index
+from milepost_files.leases import lease_record, refuse_late
 from milepost_files.log import Change
 from milepost_files.rewrite import FrameDraft, Read
 
@@ -19,15 +20,20 @@ class PutCheckpoint(Change):
 
     answer: Put
 
-    def __init__(self, thread: str, row: CheckpointRow, packs: Sequence[Pack], generation: int | None) -> None:
+    def __init__(
+        self, thread: str, row: CheckpointRow, packs: Sequence[Pack], generation: int | None, fence: int | None
+    ) -> None:
         self._thread = thread
         self._row = row
         self._packs = packs
         self._generation = generation
+        self._fence = fence
         self._blob = frames.seal_checkpoint(row.spans, row.facets, row.header)
 
     def decide(self, index: Index, read: Read, now: float) -> FrameDraft | None:
         row = self._row
+        if self._fence is not None:
+            refuse_late(self._thread, index, self._fence)
         parents = row.ancestors if row.parent is None else (row.parent, *row.ancestors)
         _refuse_deleted(self._thread, index, parents)
         if self._generation is not None and self._generation != index.generation:
@@ -53,14 +59,25 @@ class PutWrites(Change):
 
     answer: Wrote
 
-    def __init__(self, thread: str, ns: str, checkpoint: str, rows: Sequence[WriteRow], generation: int | None) -> None:
+    def __init__(
+        self,
+        thread: str,
+        ns: str,
+        checkpoint: str,
+        rows: Sequence[WriteRow],
+        generation: int | None,
+        fence: int | None,
+    ) -> None:
         self._thread = thread
         self._place = (ns, checkpoint)
         self._rows = rows
         self._generation = generation
+        self._fence = fence
         self._blobs = [frames.seal_write(row.path, row.spans, row.value) for row in rows]
 
     def decide(self, index: Index, read: Read, now: float) -> FrameDraft | None:
+        if self._fence is not None:
+            refuse_late(self._thread, index, self._fence)
         _refuse_deleted(self._thread, index, (self._place[1],))
         if self._generation is not None and self._generation != index.generation:
             self.answer = Wrote(stale=True, generation=_generation(index), accepted=(False,) * len(self._rows))
@@ -108,7 +125,10 @@ class DeleteThread(Change):
         if index.empty and not index.damage:
             return None
         tombstone = Tombstone.of(index.ids(), now, index.tombstone)
-        return [[frames.TOMBSTONE, list(tombstone.ids), tombstone.floor, tombstone.at]], []
+        records: list[Record] = [[frames.TOMBSTONE, list(tombstone.ids), tombstone.floor, tombstone.at]]
+        if index.lease.fence:
+            records.append(lease_record(index.lease))
+        return records, []
 
 
 class LoadBatch(Change):

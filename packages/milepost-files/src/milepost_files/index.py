@@ -16,12 +16,13 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 import ormsgpack
+from milepost.fences import NOBODY, Lease
 from milepost.store import Span, Tombstone
 
 from milepost_files import frames
 from milepost_files.frames import Record
 
-_SNAPSHOT: Final = 1
+_SNAPSHOT: Final = 2
 _MAGIC: Final = b"MPX1"
 
 # About what a record takes in a log besides its blob and its texts, rather too much than too little: only the decision
@@ -169,6 +170,7 @@ class Index:
         self.generation = log >> 1
         self.thread: str | None = None
         self.tombstone: Tombstone | None = None
+        self.lease = NOBODY
         self.namespaces: dict[str, Namespace] = {}
         self.packs: dict[int, Packs] = {}
         self.damage: list[str] = []
@@ -280,6 +282,8 @@ class Index:
                 body = self._writes(record, body, keep=not damaged)
             elif kind == frames.DROP:
                 self._drop(record)
+            elif kind == frames.LEASE:
+                self.lease = Lease(*record[1:])
             elif kind == frames.TOMBSTONE:
                 self.tombstone = Tombstone(tuple(record[1]), record[2], record[3])
             elif kind == frames.REVIVE:
@@ -287,7 +291,8 @@ class Index:
             elif kind == frames.THREAD:
                 self.thread = record[1]
         self.frames += 1
-        if not self.empty:
+        # A heartbeat is no use of the thread.
+        if not self.empty and not (records and records[0][0] == frames.LEASE):
             self.created = min(self.created, at) if self.created else at
             self.updated = max(self.updated, at)
 
@@ -413,6 +418,7 @@ class Index:
                 self.generation,
                 self.thread,
                 tombstone,
+                tuple(self.lease),
                 self.end,
                 *self.tip,
                 self.frames,
@@ -440,6 +446,7 @@ class Index:
             index.generation,
             index.thread,
             tombstone,
+            lease,
             index.end,
             tip,
             header,
@@ -451,6 +458,7 @@ class Index:
             writers,
         ) = content
         index.tip = (tip, header)
+        index.lease = Lease(*lease)
         if tombstone:
             index.tombstone = Tombstone(tuple(tombstone[0]), tombstone[1], tombstone[2])
         channels: dict[str, str] = {}

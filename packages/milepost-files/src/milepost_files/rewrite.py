@@ -43,6 +43,8 @@ def live(index: Index, read: Read) -> Iterator[FrameDraft]:
     opening: list[Record] = [] if index.thread is None else [[frames.THREAD, index.thread]]
     if index.tombstone is not None:
         opening.append(tombstone_record(index))
+    if index.lease.fence:
+        opening.append([frames.LEASE, *index.lease])
     yield opening, []
     start = 0
     while start < len(things):

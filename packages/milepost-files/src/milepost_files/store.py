@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from milepost.errors import Corrupt
+from milepost.fences import Lease, acquired, released, renewed
 from milepost.store import (
     Batch,
     Chart,
@@ -30,6 +31,7 @@ from milepost_files.changes import DeleteThread, DropSome, LoadBatch, PutCheckpo
 from milepost_files.driver import Commit
 from milepost_files.export import export
 from milepost_files.index import Index, Row
+from milepost_files.leases import ChangeLease
 from milepost_files.log import Change
 from milepost_files.reading import Cited, Found, Reader, cite, fetch, find, reading, spans_in
 from milepost_files.root import Root
@@ -66,15 +68,30 @@ class FilesStore:
     async def setup(self) -> None:
         await self._port.call(Operation("set up", self._root.setup, prepares=True))
 
-    async def put(self, thread: str, row: CheckpointRow, packs: Sequence[Pack], generation: int | None) -> Put:
-        change = PutCheckpoint(thread, row, packs, generation)
+    async def put(
+        self,
+        thread: str,
+        row: CheckpointRow,
+        packs: Sequence[Pack],
+        generation: int | None,
+        *,
+        fence: int | None = None,
+    ) -> Put:
+        change = PutCheckpoint(thread, row, packs, generation, fence)
         await self._commit(thread, change, "put a checkpoint")
         return change.answer
 
     async def put_writes(
-        self, thread: str, ns: str, checkpoint: str, rows: Sequence[WriteRow], generation: int | None
+        self,
+        thread: str,
+        ns: str,
+        checkpoint: str,
+        rows: Sequence[WriteRow],
+        generation: int | None,
+        *,
+        fence: int | None = None,
     ) -> Wrote:
-        change = PutWrites(thread, ns, checkpoint, rows, generation)
+        change = PutWrites(thread, ns, checkpoint, rows, generation, fence)
         await self._commit(thread, change, "put pending writes")
         return change.answer
 
@@ -117,6 +134,20 @@ class FilesStore:
 
     async def load(self, thread: str, batch: Batch) -> None:
         await self._commit(thread, LoadBatch(batch), "load a thread")
+
+    async def acquire(self, thread: str, owner: str, ttl: float, over: int | None = None) -> Lease:
+        change = ChangeLease(lambda held, now: acquired(held, owner, ttl, over, now))
+        await self._commit(thread, change, "take a lease")
+        return change.answer
+
+    async def renew(self, thread: str, owner: str, fence: int, ttl: float) -> Lease:
+        change = ChangeLease(lambda held, now: renewed(thread, held, owner, fence, ttl, now))
+        await self._commit(thread, change, "renew a lease")
+        return change.answer
+
+    async def release(self, thread: str, owner: str, error: str | None = None) -> None:
+        change = ChangeLease(lambda held, now: released(held, owner, error, now))
+        await self._commit(thread, change, "give a lease back")
 
     async def stats(self, thread: str | None) -> Stats:
         return await self._call("count", lambda: listing.stats(self._root, thread))

@@ -9,6 +9,7 @@ from itertools import starmap
 from typing import Any, cast
 
 from milepost.errors import Conflict, ThreadDeleted
+from milepost.fences import Lease
 from milepost.store import (
     TOMBSTONE_IDS,
     Batch,
@@ -30,7 +31,7 @@ from milepost.store import (
     bare,
 )
 
-from milepost_postgres import wire
+from milepost_postgres import leases, wire
 from milepost_postgres.request import Parameters, Request, Step
 from milepost_postgres.schema import Schema
 from milepost_postgres.wire import CHECKPOINT, PACK, THREAD, WRITE, Row
@@ -61,10 +62,18 @@ class PostgresStore:
         if script is not None:
             await self._answer("set up", script)
 
-    async def put(self, thread: str, row: CheckpointRow, packs: Sequence[Pack], generation: int | None) -> Put:
+    async def put(
+        self,
+        thread: str,
+        row: CheckpointRow,
+        packs: Sequence[Pack],
+        generation: int | None,
+        *,
+        fence: int | None = None,
+    ) -> Put:
         named = [id for id in (row.parent, *row.ancestors) if id]
         parameters: Parameters = {
-            **self._writer(thread, generation, named),
+            **self._writer(thread, generation, fence, named),
             "place": wire.place(row.ns, row.id),
             "above": None if row.parent is None else wire.place(row.ns, row.parent),
             "ns": wire.text(row.ns),
@@ -76,16 +85,24 @@ class PostgresStore:
             **wire.packs(packs),
         }
         there = "put_there" if packs else "put_there_alone"
-        done, current, dead = await self._write("put a checkpoint", thread, (there, "put"), parameters)
+        done, current, dead, later = await self._write("put a checkpoint", thread, (there, "put"), parameters)
+        leases.refuse_late(thread, fence, later)
         _refuse(thread, dead, f"checkpoint {row.id!r}")
         return Put(not done, self._told(current))
 
     async def put_writes(
-        self, thread: str, ns: str, checkpoint: str, rows: Sequence[WriteRow], generation: int | None
+        self,
+        thread: str,
+        ns: str,
+        checkpoint: str,
+        rows: Sequence[WriteRow],
+        generation: int | None,
+        *,
+        fence: int | None = None,
     ) -> Wrote:
         given = _Given(rows)
         parameters: Parameters = {
-            **self._writer(thread, generation, (checkpoint,)),
+            **self._writer(thread, generation, fence, (checkpoint,)),
             "place": wire.place(ns, checkpoint),
             "ns": wire.text(ns),
             "id": wire.text(checkpoint),
@@ -96,9 +113,10 @@ class PostgresStore:
             **wire.packs([pack for _, pack in given.packs]),
         }
         there = "put_writes_there" if given.packs else "put_writes_there_alone"
-        done, current, dead, accepted = await self._write(
+        done, current, dead, later, accepted = await self._write(
             "put pending writes", thread, (there, "put_writes"), parameters, len(given.kept)
         )
+        leases.refuse_late(thread, fence, later)
         _refuse(thread, dead, f"writes of checkpoint {checkpoint!r}")
         told = self._told(current)
         return Wrote(False, told, given.answer(accepted)) if done else Wrote(True, told, ())
@@ -294,6 +312,16 @@ class PostgresStore:
         }
         await self._answers(Request("load a thread", (self._queries["load"].step(parameters),)))
 
+    async def acquire(self, thread: str, owner: str, ttl: float, over: int | None = None) -> Lease:
+        return leases.told(await self._answers(leases.acquire(self._queries, thread, owner, ttl, over, _fresh())))
+
+    async def renew(self, thread: str, owner: str, fence: int, ttl: float) -> Lease:
+        answers = await self._answers(leases.renew(self._queries, thread, owner, ttl))
+        return leases.told_renewed(thread, fence, answers)
+
+    async def release(self, thread: str, owner: str, error: str | None = None) -> None:
+        await self._answers(leases.release(self._queries, thread, owner, error))
+
     async def stats(self, thread: str | None) -> Stats:
         if thread is None:
             (counted,) = await self._answer("count", self._queries["stats_of_all"].step({}))
@@ -320,12 +348,13 @@ class PostgresStore:
             for row in sorted(found.kinds[CHECKPOINT], key=lambda row: row.ref)
         ]
 
-    def _writer(self, thread: str, generation: int | None, named: Iterable[str]) -> Parameters:
-        """What every put says: to which thread, made with which numbers, descending from whom."""
+    def _writer(self, thread: str, generation: int | None, fence: int | None, named: Iterable[str]) -> Parameters:
+        """What every put says: to which thread, made with which numbers, under which lease, descending from whom."""
         return {
             "thread": wire.digest(thread),
             "thread_id": wire.text(thread),
             "generation": wire.int8(generation),
+            "fence": wire.int8(fence),
             "fresh": _fresh(),
             "stamp": _fresh(),
             "named": wire.texts(named),
@@ -337,7 +366,7 @@ class PostgresStore:
         """The row that the first statement answers, or, if it could not do all that was wanted, that of the second."""
         first, second = (Request(op, (self._queries[name].step(parameters),), group=thread) for name in names)
         (rows,) = await self._answers(first)
-        if not rows or not rows[0][0] or rows[0][3:] != wanted:
+        if not rows or not rows[0][0] or rows[0][4:] != wanted:
             (rows,) = await self._answers(second)
         return rows[0]
 

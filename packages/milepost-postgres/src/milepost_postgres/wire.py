@@ -72,6 +72,11 @@ def int8s(values: Iterable[int]) -> bytes:
     return _array(_INT8, [_NUMBER.pack(value) for value in values])
 
 
+def float8(value: float) -> bytes:
+    """A float8."""
+    return _FLOAT.pack(value)
+
+
 def float8s(values: Iterable[float]) -> bytes:
     """A float8[]."""
     return _array(_FLOAT8, [_FLOAT.pack(value) for value in values])

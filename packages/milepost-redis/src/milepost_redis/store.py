@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Any, Final, TypeVar, cast
 
 from milepost.errors import Conflict, InvalidConfig, ThreadDeleted, Unavailable
+from milepost.fences import Lease
 from milepost.observe import log
 from milepost.store import (
     TOMBSTONE_IDS,
@@ -31,7 +32,7 @@ from milepost.store import (
     merge_spans,
 )
 
-from milepost_redis import wire
+from milepost_redis import leases, wire
 from milepost_redis.listing import Found, Lister
 from milepost_redis.request import Call, Command, Request, Step
 from milepost_redis.scripts import scripts
@@ -108,7 +109,15 @@ class RedisStore:
                 "Set appendonly to yes, or durability=memory to say that this is meant."
             )
 
-    async def put(self, thread: str, row: CheckpointRow, packs: Sequence[Pack], generation: int | None) -> Put:
+    async def put(
+        self,
+        thread: str,
+        row: CheckpointRow,
+        packs: Sequence[Pack],
+        generation: int | None,
+        *,
+        fence: int | None = None,
+    ) -> Put:
         named = [id.encode() for id in (row.parent, *row.ancestors) if id]
         reply = await self._write(
             "put a checkpoint",
@@ -122,17 +131,26 @@ class RedisStore:
             row.id.encode(),
             wire.parent(row.parent),
             wire.rest(row),
+            wire.fence(fence),
             b"%d" % len(named),
             *named,
             *_flat(packs),
         )
+        leases.refuse_late(thread, fence, reply)
         status = self._status(thread, reply, f"checkpoint {row.id!r}")
         if status == b"ok":
             await self._enrol(thread, *reply[2:4])
         return Put(status == b"stale", wire.number(reply[1]))
 
     async def put_writes(
-        self, thread: str, ns: str, checkpoint: str, rows: Sequence[WriteRow], generation: int | None
+        self,
+        thread: str,
+        ns: str,
+        checkpoint: str,
+        rows: Sequence[WriteRow],
+        generation: int | None,
+        *,
+        fence: int | None = None,
     ) -> Wrote:
         arguments: list[bytes] = []
         for row in rows:
@@ -149,8 +167,10 @@ class RedisStore:
             ns.encode(),
             checkpoint.encode(),
             b"1" if self._layout.exempts else b"",
+            wire.fence(fence),
             *arguments,
         )
+        leases.refuse_late(thread, fence, reply)
         if self._status(thread, reply, f"writes of checkpoint {checkpoint!r}") == b"stale":
             return Wrote(True, wire.number(reply[1]), ())
         await self._enrol(thread, *reply[2:4])
@@ -403,6 +423,15 @@ class RedisStore:
             self._status(thread, reply)
             await self._enrol(thread, *reply[2:4])
 
+    async def acquire(self, thread: str, owner: str, ttl: float, over: int | None = None) -> Lease:
+        return await leases.acquire(self._write, thread, owner, ttl, over)
+
+    async def renew(self, thread: str, owner: str, fence: int, ttl: float) -> Lease:
+        return await leases.renew(self._write, thread, owner, fence, ttl)
+
+    async def release(self, thread: str, owner: str, error: str | None = None) -> None:
+        await leases.release(self._write, thread, owner, error)
+
     async def stats(self, thread: str | None) -> Stats:
         total = Stats(0, 0, 0, 0, 0)
         after: str | None = None
@@ -430,7 +459,8 @@ class RedisStore:
     async def _write(self, op: str, name: str, thread: str, *arguments: bytes) -> Any:
         """Carry out a script that changes a thread. Where the index is on the same node, it has part in the script."""
         tag = self._layout.tag(thread)
-        keys = (tag.data, tag.order, tag.tomb) if self._layout.spread else (tag.data, tag.order, tag.tomb, self._index)
+        index = () if self._layout.spread else (self._index,)
+        keys = (tag.data, tag.order, tag.tomb, tag.lease, *index)
         steps: tuple[Step, ...] = (Call(scripts()[name], keys, arguments),)
         replies = cast("list[Any]", await self._port.call(Request(op, steps, writes=True)))
         return replies[0]

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple
 
+from milepost.fences import Lease
 from milepost.store import CheckpointRow, Pack, Span, WriteRow
 
 Scalar = str | int | float | bool
@@ -46,7 +47,7 @@ class Head(NamedTuple):
 class Tag:
     """The names of a thread's keys. They share a hash tag, so that they lie in one slot of a cluster."""
 
-    __slots__ = ("data", "order", "tomb")
+    __slots__ = ("data", "lease", "order", "tomb")
 
     def __init__(self, prefix: str, thread: str) -> None:
         digest = hashlib.blake2b(f"{prefix}\0{thread}".encode(), digest_size=16).hexdigest()
@@ -54,6 +55,7 @@ class Tag:
         self.data = stem
         self.order = stem + b":order"
         self.tomb = stem + b":gone"
+        self.lease = stem + b":lease"
 
 
 def index_key(prefix: str) -> bytes:
@@ -189,6 +191,17 @@ def write_arguments(row: WriteRow) -> tuple[bytes, bytes, bytes, bytes]:
 def time(at: float) -> bytes:
     """A time as the scripts store it."""
     return _TIME.pack(at)
+
+
+def lease(reply: Sequence[bytes]) -> Lease:
+    """A lease as the scripts tell it."""
+    owner, fence, since, expires, tries, error = (part.decode() for part in reply)
+    return Lease(owner, int(fence), float(since), float(expires), int(tries), error)
+
+
+def fence(number: int | None) -> bytes:
+    """A fence as the scripts know it, or nothing."""
+    return b"" if number is None else b"%d" % number
 
 
 def head(line: bytes) -> Head:

@@ -54,7 +54,10 @@ class Conflict(MilepostError):
 
 
 class LeaseLost(MilepostError):
-    """A write carried the fence of a lease that another owner has taken since. Nothing was written."""
+    """A write carried the fence of a lease that another owner has taken since. Nothing was written.
+
+    Facts: ``thread``, ``fence`` (of the lease that is lost), ``found`` (the fence that the thread has now).
+    """
 
 
 class ThreadDeleted(MilepostError):

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar, cast
 
 from milepost.errors import ThreadDeleted, Unavailable
+from milepost.fences import NOBODY, Lease, acquired, lease_lost, released, renewed
 from milepost.store import (
     Batch,
     Chart,
@@ -148,6 +149,7 @@ class _Data:
         self.clock = clock
         self.threads: dict[str, _Thread] = {}
         self.tombstones: dict[str, Tombstone] = {}
+        self.leases: dict[str, Lease] = {}
         self.closed = False
         _alive.add(self)
 
@@ -162,6 +164,10 @@ class _Data:
     def generation(self, thread: str) -> int:
         found = self.threads.get(thread)
         return -1 if found is None else found.generation
+
+    def refuse_the_late(self, thread: str, fence: int | None) -> None:
+        if fence is not None and (found := self.leases.get(thread, NOBODY).fence) > fence:
+            raise lease_lost(thread, fence, found)
 
     def refuse_the_dead(self, thread: str, ns: str, named: Iterable[str], what: str) -> None:
         tombstone = self.tombstones.get(thread)
@@ -218,10 +224,19 @@ class MemoryStore:
     async def setup(self) -> None:
         await self._step(lambda: None)
 
-    async def put(self, thread: str, row: CheckpointRow, packs: Sequence[Pack], generation: int | None) -> Put:
+    async def put(
+        self,
+        thread: str,
+        row: CheckpointRow,
+        packs: Sequence[Pack],
+        generation: int | None,
+        *,
+        fence: int | None = None,
+    ) -> Put:
         data = self._data
 
         def step() -> Put:
+            data.refuse_the_late(thread, fence)
             named = [id for id in (row.parent, *row.ancestors) if id]
             data.refuse_the_dead(thread, row.ns, named, f"checkpoint {row.id!r}")
             if generation is not None and generation != (current := data.generation(thread)):
@@ -245,11 +260,19 @@ class MemoryStore:
         return await self._step(step)
 
     async def put_writes(
-        self, thread: str, ns: str, checkpoint: str, rows: Sequence[WriteRow], generation: int | None
+        self,
+        thread: str,
+        ns: str,
+        checkpoint: str,
+        rows: Sequence[WriteRow],
+        generation: int | None,
+        *,
+        fence: int | None = None,
     ) -> Wrote:
         data = self._data
 
         def step() -> Wrote:
+            data.refuse_the_late(thread, fence)
             data.refuse_the_dead(thread, ns, (checkpoint,), f"writes of checkpoint {checkpoint!r}")
             if generation is not None and generation != (current := data.generation(thread)):
                 return Wrote(True, current, ())
@@ -415,6 +438,26 @@ class MemoryStore:
             place.updated = data.clock()
 
         await self._step(step)
+
+    async def acquire(self, thread: str, owner: str, ttl: float, over: int | None = None) -> Lease:
+        return await self._lease(thread, lambda held, now: acquired(held, owner, ttl, over, now))
+
+    async def renew(self, thread: str, owner: str, fence: int, ttl: float) -> Lease:
+        return await self._lease(thread, lambda held, now: renewed(thread, held, owner, fence, ttl, now))
+
+    async def release(self, thread: str, owner: str, error: str | None = None) -> None:
+        await self._lease(thread, lambda held, now: released(held, owner, error, now))
+
+    async def _lease(self, thread: str, change: Callable[[Lease, float], Lease]) -> Lease:
+        data = self._data
+
+        def step() -> Lease:
+            lease = change(data.leases.get(thread, NOBODY), data.clock())
+            if lease is not NOBODY:
+                data.leases[thread] = lease
+            return lease
+
+        return await self._step(step)
 
     async def stats(self, thread: str | None) -> Stats:
         def step() -> Stats:

@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from milepost.fences import Lease
+
 MAX_ID = 4096
 """Longest thread id, namespace, checkpoint id, task id or task path, in characters. Longer ones are refused."""
 
@@ -228,28 +230,44 @@ class Store(Protocol):
         """
         ...
 
-    async def put(self, thread: str, row: CheckpointRow, packs: Sequence[Pack], generation: int | None) -> Put:
+    async def put(
+        self,
+        thread: str,
+        row: CheckpointRow,
+        packs: Sequence[Pack],
+        generation: int | None,
+        *,
+        fence: int | None = None,
+    ) -> Put:
         """Store a checkpoint and the items it newly needs, or replace a checkpoint of the same (ns, id).
 
         `generation` names the generation that the addresses in ``row.spans`` outside `packs` come from, or is None
         when there are none. If the thread is at another generation, answers ``stale`` and writes nothing.
         A replaced checkpoint keeps its sort key and its time. Packs that are stored already are left alone.
 
-        Raises `ThreadDeleted` by the tombstone rule (`Tombstone.refuses`) for ``row.parent`` and ``row.ancestors``.
+        Raises `LeaseLost` when the thread's lease has a fence greater than `fence`, and `ThreadDeleted` by the
+        tombstone rule (`Tombstone.refuses`) for ``row.parent`` and ``row.ancestors``.
         """
         ...
 
     async def put_writes(
-        self, thread: str, ns: str, checkpoint: str, rows: Sequence[WriteRow], generation: int | None
+        self,
+        thread: str,
+        ns: str,
+        checkpoint: str,
+        rows: Sequence[WriteRow],
+        generation: int | None,
+        *,
+        fence: int | None = None,
     ) -> Wrote:
         """Store pending writes of one task, also for a checkpoint that does not exist (yet).
 
         Decided row by row: a row with ``idx < 0`` (`WRITES_IDX_MAP`) replaces what is at its place; any other is
-        stored only if its place is empty. `generation` as in `put`, over all rows.
+        stored only if its place is empty. `generation` and `fence` as in `put`, over all rows.
         The repetition of a call that was applied answers as the first did: a row that is there byte for byte counts as
         accepted if its pack is there too.
 
-        Raises `ThreadDeleted` by the tombstone rule for `checkpoint`.
+        Raises `LeaseLost` as `put` does, and `ThreadDeleted` by the tombstone rule for `checkpoint`.
         """
         ...
 
@@ -309,7 +327,7 @@ class Store(Protocol):
         ...
 
     async def delete_thread(self, thread: str) -> None:
-        """Remove everything of the thread, leaving a tombstone. A no-op when there is no such thread."""
+        """Remove everything of the thread but its lease, leaving a tombstone. A no-op when there is no such thread."""
         ...
 
     async def export(self, thread: str, after: tuple[str, ...] | None, limit: int) -> Batch | None:
@@ -319,6 +337,28 @@ class Store(Protocol):
     async def load(self, thread: str, batch: Batch) -> None:
         """Take over a batch of another thread or store as it is: keys and times included. Writes are first-wins or
         last-wins as in `put_writes`. Clears a tombstone: who copies to a deleted thread means it."""
+        ...
+
+    async def acquire(self, thread: str, owner: str, ttl: float, over: int | None = None) -> Lease:
+        """Take the thread's lease for `ttl` seconds, if nobody holds it; the thread need not exist.
+
+        Answers the lease as it is then: whoever is named as its owner holds it. `owner` names this acquisition alone,
+        so that a repetition finds that it succeeded. A lease that expired, by the store's clock, nobody holds. One
+        that is held under the fence `over` is taken all the same: a hand-over, which does nothing where another one
+        came first. A new owner gets a greater fence than any before, whatever happened to the thread or the store.
+        The rule is `milepost.fences.acquired`.
+        """
+        ...
+
+    async def renew(self, thread: str, owner: str, fence: int, ttl: float) -> Lease:
+        """Have the lease expire `ttl` seconds from now, also if it has expired and nobody took it.
+
+        Raises `LeaseLost` when it is not `owner`'s any more.
+        """
+        ...
+
+    async def release(self, thread: str, owner: str, error: str | None = None) -> None:
+        """Give the lease back. A no-op when it is not `owner`'s. With an `error`, the owner has failed."""
         ...
 
     async def stats(self, thread: str | None) -> Stats:

@@ -23,7 +23,7 @@ made AS (
     SELECT %(thread)s::bytea, %(thread_id)s::text, %(fresh)s::int8, {now}
     WHERE %(generation)s::int8 IS NULL AND NOT EXISTS (SELECT FROM locked)
     ON CONFLICT (hash) DO UPDATE SET generation = thread.generation
-    RETURNING key, generation, tombstone, floor
+    RETURNING key, generation, tombstone, floor, fence
 ), here AS (
     SELECT * FROM locked UNION ALL SELECT * FROM made
 ), refused AS (
@@ -36,25 +36,33 @@ made AS (
     LIMIT 1
 ), admitted AS MATERIALIZED (
     SELECT key FROM here
-    WHERE (%(generation)s::int8 IS NULL OR generation = %(generation)s::int8) AND NOT EXISTS (SELECT FROM refused)
+    WHERE (%(generation)s::int8 IS NULL OR generation = %(generation)s::int8) AND {in_time}
+        AND NOT EXISTS (SELECT FROM refused)
 )
+
+-- part: in_time
+-- Whether nobody has taken the thread's lease from the writer.
+(%(fence)s::int8 IS NULL OR fence <= %(fence)s::int8)
+
+-- part: later
+(SELECT fence FROM here WHERE NOT {in_time})
 
 -- part: there
 -- The same for a thread that is there and was never deleted; nothing otherwise. Nearly every put is to such a thread,
 -- and a shorter statement is carried out faster.
 admitted AS MATERIALIZED (
     SELECT key FROM locked
-    WHERE tombstone IS NULL AND (%(generation)s::int8 IS NULL OR generation = %(generation)s::int8)
+    WHERE tombstone IS NULL AND (%(generation)s::int8 IS NULL OR generation = %(generation)s::int8) AND {in_time}
 )
 
 -- part: locked_to_put
 locked AS MATERIALIZED (
-    SELECT key, generation, tombstone, floor FROM {thread} WHERE hash = %(thread)s::bytea FOR NO KEY UPDATE
+    SELECT key, generation, tombstone, floor, fence FROM {thread} WHERE hash = %(thread)s::bytea FOR NO KEY UPDATE
 )
 
 -- part: locked_to_write
 locked AS MATERIALIZED (
-    SELECT key, generation, tombstone, floor FROM {thread} WHERE hash = %(thread)s::bytea FOR KEY SHARE
+    SELECT key, generation, tombstone, floor, fence FROM {thread} WHERE hash = %(thread)s::bytea FOR KEY SHARE
 )
 
 -- part: put_row
@@ -84,19 +92,19 @@ packed AS (
 )
 
 -- name: put
--- Store a checkpoint and its packs: (whether it was stored, generation, refused id).
+-- Store a checkpoint and its packs: (whether it was stored, generation, refused id, greater fence).
 WITH {locked_to_put}, {here}, {put_row}, {put_packs}
-SELECT EXISTS (SELECT FROM admitted), (SELECT generation FROM here), (SELECT id FROM refused)
+SELECT EXISTS (SELECT FROM admitted), (SELECT generation FROM here), (SELECT id FROM refused), {later}
 
 -- name: put_there
 -- The same where the thread is there.
 WITH {locked_to_put}, {there}, {put_row}, {put_packs}
-SELECT EXISTS (SELECT FROM admitted), generation, NULL::text FROM locked
+SELECT EXISTS (SELECT FROM admitted), generation, NULL::text, NULL::int8 FROM locked
 
 -- name: put_there_alone
 -- The same for a checkpoint that needs nothing newly.
 WITH {locked_to_put}, {there}, {put_row}
-SELECT EXISTS (SELECT FROM admitted), generation, NULL::text FROM locked
+SELECT EXISTS (SELECT FROM admitted), generation, NULL::text, NULL::int8 FROM locked
 
 -- part: sort_key
 -- `milepost.store.sort_key` of %(id)s under a parent with above.key; NULL where it is the id.
@@ -170,20 +178,21 @@ given AS MATERIALIZED (
     )::int8[]
 
 -- name: put_writes
--- Store pending writes: (whether it was decided, generation, refused id, numbers of the accepted rows from 1 on).
+-- Store pending writes: (whether it was decided, generation, refused id, greater fence, numbers of the accepted rows
+-- from 1 on).
 WITH {locked_to_write}, {here}, {write_rows}, {write_packs}, {given}
-SELECT EXISTS (SELECT FROM admitted), (SELECT generation FROM here), (SELECT id FROM refused), {accepted}
+SELECT EXISTS (SELECT FROM admitted), (SELECT generation FROM here), (SELECT id FROM refused), {later}, {accepted}
 
 -- name: put_writes_there
 -- The same where the thread is there. Instead of numbers, how many were stored: when that is not all of them, the
 -- statement above is to say which are accepted.
 WITH {locked_to_write}, {there}, {write_rows}, {write_packs}
-SELECT EXISTS (SELECT FROM admitted), generation, NULL::text, (SELECT count(*) FROM stored) FROM locked
+SELECT EXISTS (SELECT FROM admitted), generation, NULL::text, NULL::int8, (SELECT count(*) FROM stored) FROM locked
 
 -- name: put_writes_there_alone
 -- The same for writes that need nothing newly.
 WITH {locked_to_write}, {there}, {write_rows}
-SELECT EXISTS (SELECT FROM admitted), generation, NULL::text, (SELECT count(*) FROM stored) FROM locked
+SELECT EXISTS (SELECT FROM admitted), generation, NULL::text, NULL::int8, (SELECT count(*) FROM stored) FROM locked
 
 -- part: wanted
 -- The runs of addresses in `sources`, merged. (An array is unnested where a function would do as well, because the
@@ -630,6 +639,42 @@ WITH t AS (
         sort_key = EXCLUDED.sort_key, facets = EXCLUDED.facets, spans = EXCLUDED.spans, header = EXCLUDED.header
 )
 SELECT key FROM t
+
+-- name: acquire
+-- Take the lease of a thread, unless somebody else holds it: see `milepost.fences.acquired`.
+INSERT INTO {thread} AS thread (hash, id, generation, fence, owner, since, expires)
+SELECT
+    %(thread)s::bytea, %(thread_id)s::text, %(fresh)s::int8, floor(now * 1000000)::int8, %(owner)s::text, now,
+    now + %(ttl)s::float8
+FROM (SELECT {now} AS now) AS clock
+ON CONFLICT (hash) DO UPDATE SET
+    fence = CASE
+        WHEN thread.owner = EXCLUDED.owner THEN thread.fence ELSE greatest(thread.fence + 1, EXCLUDED.fence)
+    END,
+    owner = EXCLUDED.owner,
+    since = CASE WHEN thread.owner = EXCLUDED.owner THEN thread.since ELSE EXCLUDED.since END,
+    expires = EXCLUDED.expires,
+    tries = thread.tries + (
+        thread.owner NOT IN ('', EXCLUDED.owner) AND thread.expires <= EXCLUDED.since
+    )::int
+WHERE thread.owner IN ('', EXCLUDED.owner) OR thread.expires <= EXCLUDED.since OR thread.fence = %(over)s::int8
+
+-- name: renew
+-- Have a lease expire later, if it is still the owner's.
+UPDATE {thread} SET expires = {now} + %(ttl)s::float8
+WHERE hash = %(thread)s::bytea AND owner = %(owner)s::text
+RETURNING fence
+
+-- name: release
+-- Give a lease back, if it is the owner's.
+UPDATE {thread} SET
+    owner = '', since = {now}, expires = {now}, error = coalesce(%(error)s::text, ''),
+    tries = CASE WHEN %(error)s::text IS NULL THEN 0 ELSE tries + 1 END
+WHERE hash = %(thread)s::bytea AND owner = %(owner)s::text
+
+-- name: lease
+-- The lease of a thread.
+SELECT owner, fence, since, expires, tries::int8, error FROM {thread} WHERE hash = %(thread)s::bytea
 
 -- name: lock_timeout
 -- A group of writes does not wait long for one of them: they go one by one then.

@@ -14,7 +14,7 @@
 --   p writer first count          packs
 -- Numbers of writers and items have 63 bits, more than a number of Lua holds: they stay strings, as do generations.
 
-local DATA, ORDER, TOMB, INDEX = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local DATA, ORDER, TOMB, LEASE, INDEX = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local FORMAT = 1
 -- The generation of a thread that is not there.
 local NOWHERE = string.rep('\255', 8)

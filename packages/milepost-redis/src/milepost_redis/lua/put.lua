@@ -1,15 +1,19 @@
 -- Store a checkpoint and the packs it newly needs; or say that its generation is over, or its past deleted.
--- uses: _thread _rows _dead
--- ARGV: ttl, generation or '', fresh generation, thread, ns, id, parent, rest of the row, number of ids that it descends
---       from, these, then member and data of each pack
+-- uses: _thread _lease _rows _dead
+-- ARGV: ttl, generation or '', fresh generation, thread, ns, id, parent, rest of the row, fence or '', number of ids that it
+--       descends from, these, then member and data of each pack
 
-local ttl, generation, fresh, thread, ns, id, parent, rest = unpack(ARGV, 1, 8)
+local ttl, generation, fresh, thread, ns, id, parent, rest, fence = unpack(ARGV, 1, 9)
 local head, trouble = open()
 if trouble then
   return {trouble}
 end
-local packs = 10 + ARGV[9]
-local dead = first_dead(ns, {unpack(ARGV, 10, packs - 1)})
+local found = later(fence)
+if found then
+  return {'late', found}
+end
+local packs = 11 + ARGV[10]
+local dead = first_dead(ns, {unpack(ARGV, 11, packs - 1)})
 if dead then
   return {'dead', dead}
 end

@@ -13,6 +13,7 @@ from milepost.testing.suite.basis import Behaviours, cases_of, needs
 from milepost.testing.suite.delta import DeltaHistory, DeltaUpkeep
 from milepost.testing.suite.failing import Damage, Faults
 from milepost.testing.suite.identity import BadInput, Configs, Deletion, Identity
+from milepost.testing.suite.leases import Leases
 from milepost.testing.suite.reading import Latest, Listing
 from milepost.testing.suite.serializers import Serializers
 from milepost.testing.suite.sharing import Concurrency, Observed, Sharing
@@ -38,6 +39,7 @@ __all__ = [
     "Identity",
     "InPlace",
     "Latest",
+    "Leases",
     "Listing",
     "Observed",
     "Once",
@@ -62,6 +64,7 @@ class Everything(
     Listing,
     Identity,
     Deletion,
+    Leases,
     Configs,
     BadInput,
     Once,

@@ -1,0 +1,80 @@
+"""Leases as a store keeps them: who drives a thread, and the fence that tells an owner from those before him.
+
+Stores that decide in Python use these functions; the others say the same in their own language.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from milepost.errors import LeaseLost
+
+
+class Lease(NamedTuple):
+    """The lease of a thread. Times are seconds since the epoch by the store's clock."""
+
+    owner: str
+    """Who holds it, a name of one acquisition alone; "" when it was given back."""
+    fence: int
+    """Of each new owner greater than of any before; 0 when there was none."""
+    since: float
+    """When the owner took it, or gave it back."""
+    expires: float
+    """When it is over unless it is renewed."""
+    tries: int = 0
+    """How many owners in a row crashed or failed: each let it expire, or released it with an error."""
+    error: str = ""
+    """What the last one of them said, if he said anything."""
+
+    def alive(self, now: float) -> bool:
+        """Whether the owner holds it at this time of the store's clock."""
+        return bool(self.owner) and now < self.expires
+
+
+NOBODY = Lease("", 0, 0.0, 0.0)
+"""The lease of a thread that had none."""
+
+
+def next_fence(last: int, now: float) -> int:
+    """The fence after `last`: the store's clock in microseconds, or the next number where that is not greater.
+
+    So it does not go back even where all that a store knew of a thread is gone.
+    """
+    return max(last + 1, int(now * 1e6))
+
+
+def acquired(held: Lease, owner: str, ttl: float, over: int | None, now: float) -> Lease:
+    """The lease after `milepost.store.Store.acquire`: that of `owner`, or `held` as it is."""
+    if held.owner == owner:
+        return held._replace(expires=now + ttl)
+    if held.alive(now) and held.fence != over:
+        return held
+    crashed = bool(held.owner) and not held.alive(now)
+    return Lease(owner, next_fence(held.fence, now), now, now + ttl, held.tries + crashed, held.error)
+
+
+def renewed(thread: str, held: Lease, owner: str, fence: int, ttl: float, now: float) -> Lease:
+    """The lease after `milepost.store.Store.renew`. Raises `LeaseLost`."""
+    if held.owner != owner:
+        raise lease_lost(thread, fence, held.fence)
+    return held._replace(expires=now + ttl)
+
+
+def released(held: Lease, owner: str, error: str | None, now: float) -> Lease:
+    """The lease after `milepost.store.Store.release`: given back, or `held` as it is."""
+    if held.owner != owner:
+        return held
+    tries = 0 if error is None else held.tries + 1
+    return Lease("", held.fence, now, now, tries, error or "")
+
+
+def lease_lost(thread: str, fence: int, found: int) -> LeaseLost:
+    """The error for an owner with `fence` whose thread has the fence `found` now."""
+    what = f"its fence is {found} now" if found > fence else "the lease was given back or is not known any more"
+    return LeaseLost(
+        f"the lease of thread {thread!r} with fence {fence} is lost: {what}. Nothing was written. Stop this run; to go "
+        "on, take the lease anew and start from the thread's latest checkpoint.",
+        thread=thread,
+        fence=fence,
+        found=found,
+    )
