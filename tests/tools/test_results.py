@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import math
+from datetime import date
+from decimal import Decimal
+from typing import Annotated, Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.tools import InjectedToolCallId, StructuredTool, tool
+from langgraph.graph import END
+from langgraph.types import Command, Send
+from milepost.tools.results import arguments_of, replayed
+from milepost.tools.routing import fan_out
+
+
+@tool
+def pay(amount: Decimal, day: date, id: Annotated[str, InjectedToolCallId], note: str = "none") -> str:
+    """Pay."""
+    return f"{amount} {day} {id} {note}"
+
+
+def test_arguments_are_converted_completed_and_rid_of_what_is_injected() -> None:
+    given = {"amount": "1.10", "day": "2026-01-02", "id": "forged", "unknown": 1}
+    assert arguments_of(pay, given) == {"amount": "1.10", "day": "2026-01-02", "note": "none"}
+
+
+def test_arguments_that_do_not_fit_stay_as_they_are() -> None:
+    assert arguments_of(pay, {"amount": "much"}) == {"amount": "much"}
+
+
+def test_arguments_by_a_json_schema_stay_as_they_are() -> None:
+    one = StructuredTool(name="pay", description="Pay.", args_schema={"type": "object", "properties": {}}, func=print)
+    assert arguments_of(one, {"a": 1}) == {"a": 1}
+    assert arguments_of(None, {"a": 1}) == {"a": 1}
+
+
+def test_arguments_that_are_no_json_are_left_to_a_fingerprint_function() -> None:
+    @tool
+    def send(data: bytes, amount: float) -> str:
+        """Send."""
+        return f"{data!r} {amount}"
+
+    assert arguments_of(send, {"data": b"\xff", "amount": 1})["data"] == b"\xff"
+    assert math.isnan(arguments_of(send, {"data": b"a", "amount": math.nan})["amount"])
+
+
+def _message(id: str, **more: Any) -> ToolMessage:
+    return ToolMessage("done", tool_call_id=id, **more)
+
+
+def test_a_replayed_message_answers_the_call_at_hand_and_says_that_it_is_one() -> None:
+    stored = _message("old", artifact={"a": 1}, status="error", response_metadata={"x": 1})
+    answer = replayed(stored, "k", "old", "new")
+    assert (answer.tool_call_id, answer.artifact, answer.status) == ("new", {"a": 1}, "error")
+    assert answer.response_metadata == {"x": 1, "milepost": {"replay": True, "key": "k"}}
+    assert (stored.tool_call_id, stored.response_metadata) == ("old", {"x": 1})
+
+
+def test_messages_deep_in_commands_are_found_and_others_left() -> None:
+    command: Command[str] = Command(
+        update={"messages": [_message("old"), _message("other"), HumanMessage("hi")], "n": 3},
+        goto=[Send("agent", {"messages": (_message("old"),)})],
+        graph=Command.PARENT,
+    )
+    (answer, plain) = replayed([command, _message("old")], "k", "old", "new")
+    assert isinstance(answer, Command)
+    assert isinstance(answer.update, dict)
+    assert [getattr(one, "tool_call_id", None) for one in answer.update["messages"]] == ["new", "other", None]
+    assert answer.update["n"] == 3
+    assert answer.graph == Command.PARENT
+    assert isinstance(answer.goto, list)
+    (send,) = answer.goto
+    assert isinstance(send, Send)
+    assert send.arg["messages"][0].tool_call_id == "new"
+    assert isinstance(plain, ToolMessage)
+    assert plain.tool_call_id == "new"
+
+
+CALLS: list[Any] = [{"name": "pay", "args": {}, "id": id, "type": "tool_call"} for id in ("1", "2")]
+
+
+@pytest.mark.parametrize(
+    ("messages", "ids"),
+    [
+        ([HumanMessage("hi"), AIMessage("", tool_calls=CALLS)], ["1", "2"]),
+        ([AIMessage("", tool_calls=CALLS), _message("2")], ["1"]),
+        ([AIMessage("", tool_calls=CALLS), _message("2"), _message("1")], []),
+        ([AIMessage("", tool_calls=CALLS), HumanMessage("hi"), AIMessage("hello")], []),
+        ([HumanMessage("hi")], []),
+    ],
+)
+def test_a_fan_out_has_a_task_for_each_call_without_an_answer(messages: list[Any], ids: list[str]) -> None:
+    for state in (messages, {"messages": messages}):
+        tasks = fan_out("pay them")(state)
+        if not ids:
+            assert tasks == END
+            continue
+        assert isinstance(tasks, list)
+        assert [(task.node, [call["id"] for call in task.arg]) for task in tasks] == [("pay them", [id]) for id in ids]

@@ -1,0 +1,126 @@
+"""Whether a tool was entered, and how it ended, seen through everything that hides it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import pytest
+from langchain_core.tools import BaseTool, InjectedToolCallId, StructuredTool, Tool, ToolException, tool
+from langgraph.errors import GraphInterrupt
+from langgraph.graph import MessagesState
+from langgraph.prebuilt import InjectedState
+from milepost.tools.watching import Watch
+from pydantic import BaseModel, ValidationError
+
+
+class Args(BaseModel):
+    cents: int
+
+
+class OfItsOwn(BaseTool):
+    """A class of tool with its own memory."""
+
+    name: str = "pay"
+    description: str = "Pay."
+    args_schema: Any = Args
+    calls: int = 0
+
+    def _run(self, cents: int) -> str:
+        self.calls += 1
+        return _pay(cents)
+
+
+def _pay(cents: int) -> str:
+    if cents == 13:
+        raise ToolException("thirteen")
+    if cents == 14:
+        raise GraphInterrupt
+    if cents == 15:
+        Args.model_validate({})
+    return f"paid {cents}"
+
+
+async def _apay(cents: int) -> str:
+    return _pay(cents)
+
+
+def _function(cents: int) -> str:
+    """Pay."""
+    return _pay(cents)
+
+
+KINDS: dict[str, Callable[[], BaseTool]] = {
+    "function": lambda: tool("pay")(_function),
+    "coroutine too": lambda: StructuredTool.from_function(_function, _apay, name="pay"),
+    "class": OfItsOwn,
+}
+
+
+def call(cents: object) -> dict[str, Any]:
+    return {"name": "pay", "args": {"cents": cents}, "id": "1", "type": "tool_call"}
+
+
+def run(one: BaseTool, cents: object, *, blocking: bool) -> Any:
+    return one.invoke(call(cents)) if blocking else asyncio.run(one.ainvoke(call(cents)))
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+class TestEveryKindOfTool:
+    def test_a_result(self, kind: str, blocking: bool) -> None:
+        watch = Watch()
+        answer = run(watch.over(KINDS[kind]()), 5, blocking=blocking)
+        assert (answer.content, answer.tool_call_id) == ("paid 5", "1")
+        assert (watch.entered, watch.error) == (True, None)
+
+    @pytest.mark.parametrize(("cents", "error"), [(13, ToolException), (14, GraphInterrupt), (15, ValidationError)])
+    def test_an_exception(self, kind: str, blocking: bool, cents: int, error: type[Exception]) -> None:
+        watch = Watch()
+        with pytest.raises(error) as raised:
+            run(watch.over(KINDS[kind]()), cents, blocking=blocking)
+        assert watch.entered
+        assert watch.error is raised.value
+
+    @pytest.mark.parametrize("handler", [True, "no", lambda error: f"no {error}"])
+    def test_an_exception_that_the_tool_makes_a_message_of(self, kind: str, blocking: bool, handler: Any) -> None:
+        plain, watched = KINDS[kind](), KINDS[kind]()
+        plain.handle_tool_error = watched.handle_tool_error = handler
+        watch = Watch()
+        answer = run(watch.over(watched), 13, blocking=blocking)
+        assert answer == run(plain, 13, blocking=blocking)
+        assert watch.entered
+        assert isinstance(watch.error, ToolException)
+
+    def test_arguments_that_it_refuses(self, kind: str, blocking: bool) -> None:
+        watch = Watch()
+        with pytest.raises(ValidationError):
+            run(watch.over(KINDS[kind]()), "many", blocking=blocking)
+        assert not watch.entered
+
+
+def test_a_tool_of_a_class_of_its_own_keeps_its_memory() -> None:
+    one = OfItsOwn()
+    Watch().over(one).invoke(call(1))
+    assert one.calls == 1
+
+
+def test_what_a_function_is_given_besides() -> None:
+    @tool
+    def pay(cents: int, id: Annotated[str, InjectedToolCallId], state: Annotated[MessagesState, InjectedState]) -> str:
+        """Pay."""
+        return f"{cents} {id} {state}"
+
+    request = call(5)
+    request["args"]["state"] = {"messages": []}
+    watch = Watch()
+    assert watch.over(pay).invoke(request).content == "5 1 {'messages': []}"
+    assert watch.entered
+
+
+def test_a_tool_of_one_string() -> None:
+    watch = Watch()
+    one = Tool("pay", lambda text: f"paid {text}", "Pay.")
+    assert watch.over(one).invoke("five") == "paid five"
+    assert watch.entered
