@@ -47,7 +47,7 @@ class Turns:
         self._timeout = timeout
 
     def take(self, held: Handle, copy: Fill) -> bool:
-        """Lock the file of `held`; False when the path names another file by now.
+        """Wait for the lock of the file of `held`; False when the path names another file by now.
 
         A holder that shows no progress for the lock's time-out is left behind, with what `copy` saves of the log.
         """

@@ -85,6 +85,8 @@ class Log:
         self._tail = Tail.CLEAN
         self._check = False
         self._seen = (0, 0)
+        self._size = 0
+        """Of the file, when a writer last looked."""
         self._unsynced = False
         self._settled = False
         self._snapshot = Snapshot(self._stem)
@@ -266,9 +268,12 @@ class Log:
 
     def rest(self) -> None:
         """What can wait until everybody has his answer: the snapshot of the index."""
+        index = self._index
+        if index is None or not self._snapshot.due(index):
+            return
         with self.mutex:
             index = self._index
-            if index is None or not self._snapshot.due(index):
+            if index is None:
                 return
             data = self._snapshot.freeze(index)
         self._snapshot.write(data)
@@ -282,7 +287,7 @@ class Log:
                     batch = self._write(held, changes)
                     if batch.data or self._unsynced:
                         self._sync(held, batch)
-                    if not batch.data or self._turns.confirmed(held):
+                    if self._turns.confirmed(held):
                         self._tidy(held, changes)
                         return batch.errors
                 finally:
@@ -291,7 +296,7 @@ class Log:
                 if self._survived(batch):
                     return batch.errors
             except Superseded:
-                continue
+                self._let_go()
             except (OSError, EOFError, MilepostError) as exc:
                 self.lose()
                 return [error or exc for error in batch.errors]
@@ -311,11 +316,12 @@ class Log:
                     held.unlock()
                 self.lose()
             except Superseded:
-                continue
+                self._let_go()
             except (OSError, EOFError, MilepostError) as exc:
                 self.lose()
                 return exc
-            return None
+            else:
+                return None
         return self._restless()
 
     def _start_over(self, held: Handle, change: Change) -> bool:
@@ -323,6 +329,8 @@ class Log:
         with self.mutex:
             draft = change.decide(self._catch_up(held), _reader(held), now)
         if draft is None:
+            if not self._turns.confirmed(held):
+                raise Superseded
             return False
         drafts: list[FrameDraft] = [([[frames.THREAD, self.thread]], []), draft]
         self._renew(held, lambda: drafts, now)
@@ -351,7 +359,7 @@ class Log:
         return bool(spared)
 
     def _lock(self) -> Handle:
-        """The file that the path names, locked, and created if need be."""
+        """The log's file, locked, and created if need be. Whether the path still names it is to be `confirmed`."""
         for _ in range(_TRIES):
             held = self._handle
             if held is None or not held.writable:
@@ -360,12 +368,17 @@ class Log:
                     self._handle = held
                     self._check = True
                     self._settled = False
-            if self._turns.take(held, functools.partial(_copy, held)):
+            if held.try_lock() or self._turns.take(held, functools.partial(_copy, held)):
                 return held
             with self.mutex:
                 if self._handle is held:
                     self._handle = None
         raise self._restless()
+
+    def _let_go(self) -> None:
+        """Have `_lock` open what the path names now."""
+        with self.mutex:
+            self._handle = None
 
     def _catch_up(self, held: Handle) -> Index:
         """The index as of now, after cutting off what a writer that died has left unfinished. Hold lock and `mutex`."""
@@ -373,10 +386,11 @@ class Log:
             self._handle = held
             self._check = True
         status = os.fstat(held.fd)
-        size = status.st_size
+        size = self._size = status.st_size
         index = self._refresh(held, status)
         if self._tail is not Tail.CLEAN:
-            self._cut(held, index.end if index else 0, size)
+            self._size = index.end if index else 0
+            self._cut(held, self._size, size)
             self._tail = Tail.CLEAN
         if index is None:
             index = self._index = Index(secrets.randbits(64))
@@ -425,7 +439,7 @@ class Log:
     def _put_down(self, held: Handle, index: Index, batch: _Batch, ends: Sequence[int]) -> None:
         """Write a batch. What did not make it to the file as a whole is cut off, and its changes fail."""
         data = batch.data
-        step, size, need = self._settings.preallocate, held.size, index.end + frames.HEADER.size
+        step, size, need = self._settings.preallocate, self._size, index.end + frames.HEADER.size
         if need > size and (step or size > batch.start):
             # Zeros after the last frame tell readers that it may be half written although its room is there.
             step = step or 1

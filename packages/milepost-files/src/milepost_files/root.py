@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -22,6 +23,8 @@ from milepost_files.log import Log, Settings
 FORMAT: Final = 1
 _FORMAT_FILE: Final = "FORMAT"
 _MOST_FRAMES: Final = 1 << 18
+_WEIGHED_EVERY: Final = 32
+"""After so many newly opened logs all of them are weighed."""
 _MOST_VIEWS: Final = 4
 _KIND: Final = "milepost-files"
 
@@ -59,6 +62,11 @@ class Views:
             return ahead
 
 
+@functools.lru_cache(maxsize=4096)
+def _name(thread: str) -> str:
+    return hashlib.blake2b(thread.encode(), digest_size=16).hexdigest()
+
+
 class Root:
     """One store folder, as this process sees it.
 
@@ -73,6 +81,7 @@ class Root:
         self._max_open = max_open
         self._lock = threading.Lock()
         self._open: OrderedDict[str, Queue] = OrderedDict()
+        self._opened = 0
         self.views = Views()
         self.ready = False
 
@@ -146,7 +155,7 @@ class Root:
 
     def queue(self, thread: str) -> Queue:
         """The log of a thread, with its writers. Reads nothing from the disk."""
-        name = hashlib.blake2b(thread.encode(), digest_size=16).hexdigest()
+        name = _name(thread)
         with self._lock:
             queue = self._open.get(name)
             if queue is None:
@@ -159,6 +168,9 @@ class Root:
             return queue
 
     def _make_room(self) -> None:
+        self._opened += 1
+        if len(self._open) <= self._max_open and self._opened % _WEIGHED_EVERY:
+            return
         weight = sum(queue.log.weight for queue in self._open.values())
         while len(self._open) > self._max_open or (weight > _MOST_FRAMES and len(self._open) > 1):
             _, queue = self._open.popitem(last=False)

@@ -68,3 +68,31 @@ class Observers:
                 listener(event)
             except Exception:
                 log.exception("a listener of milepost events raised; the operation itself is not affected")
+
+
+class Watch:
+    """One operation under observation: a context that hands out its event, and emits it at the end.
+
+    Without listeners it hands out None: then there is nobody to count for.
+    """
+
+    __slots__ = ("_event", "_observers", "_start")
+
+    def __init__(self, observers: Observers, op: str, thread: str = "") -> None:
+        self._event: Event | None = None
+        if observers.listeners:
+            self._observers = observers
+            self._event = Event(op, observers.backend, thread_hash(thread) if thread else "")
+            self._start = observers.clock()
+
+    def __enter__(self) -> Event | None:
+        return self._event
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        event = self._event
+        if event is None:
+            return
+        if kind is not None:
+            event.outcome, event.error = "error", kind.__name__
+        event.seconds = self._observers.clock() - self._start
+        self._observers.emit(event)

@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import os
 import weakref
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol, cast
 
@@ -29,7 +30,7 @@ from milepost.codec.codec import Draft, DraftWrite, of_checkpoint
 from milepost.codec.layout import Layout, spans_of
 from milepost.codec.shelf import Shelf
 from milepost.errors import Corrupt, InvalidConfig, MilepostError
-from milepost.observe import Event, Observers, log, thread_hash
+from milepost.observe import Event, Observers, Watch, log, thread_hash
 from milepost.pending import Op, Pending, running_loop
 from milepost.places import Place, channel_name, check_thread, store_name
 from milepost.store import (
@@ -59,7 +60,7 @@ class Side(Protocol):
 
     store: Store
 
-    async def wait(self, ops: Sequence[Op]) -> None: ...
+    async def wait(self, ops: Sequence[tuple[Op, Future[None]]]) -> None: ...
 
 
 class BlockingSide:
@@ -68,13 +69,13 @@ class BlockingSide:
     def __init__(self, store: Store) -> None:
         self.store = store
 
-    async def wait(self, ops: Sequence[Op]) -> None:
+    async def wait(self, ops: Sequence[tuple[Op, Future[None]]]) -> None:
         here = running_loop()
-        for op in ops:
+        for op, done in ops:
             # What runs on this very loop cannot end while we block it.
             while (here is None or op.loop is not here) and not op.abandoned:
                 with suppress(TimeoutError):
-                    op.done.result(_LOOK_AGAIN)
+                    done.result(_LOOK_AGAIN)
                     break
 
 
@@ -84,9 +85,9 @@ class AsyncSide:
     def __init__(self, store: Store) -> None:
         self.store = store
 
-    async def wait(self, ops: Sequence[Op]) -> None:
-        for op in ops:
-            done = asyncio.wrap_future(op.done)
+    async def wait(self, ops: Sequence[tuple[Op, Future[None]]]) -> None:
+        for op, ended in ops:
+            done = asyncio.wrap_future(ended)
             while not done.done() and not op.abandoned:
                 await asyncio.wait((done,), timeout=_LOOK_AGAIN)
 
@@ -134,23 +135,8 @@ class Operations:
             self.shared.ready = True
         return side.store
 
-    @contextmanager
-    def _watch(self, op: str, thread: str = "") -> Generator[Event, None, None]:
-        observers = self.shared.observers
-        event = Event(op, observers.backend)
-        if not observers:
-            yield event
-            return
-        event.thread = thread_hash(thread) if thread else ""
-        start = observers.clock()
-        try:
-            yield event
-        except BaseException as exc:
-            event.outcome, event.error = "error", type(exc).__name__
-            raise
-        finally:
-            event.seconds = observers.clock() - start
-            observers.emit(event)
+    def _watch(self, op: str, thread: str = "") -> Watch:
+        return Watch(self.shared.observers, op, thread)
 
     def _report(self, op: str, thread: str, damage: str) -> None:
         """Tell that something stored was damaged and passed over."""
@@ -185,7 +171,8 @@ class Operations:
                 else:
                     codec.remember(thread, snapshot.generation, snapshot.row, header, packs)
                     self.shared.pending.forgive((thread, place.ns, snapshot.row.id))
-                    event.bytes = len(snapshot.row.header) + sum(len(pack.data) for pack in packs)
+                    if event:
+                        event.bytes = len(snapshot.row.header) + sum(len(pack.data) for pack in packs)
                     return found
             return None
 
@@ -251,7 +238,8 @@ class Operations:
                     continue
                 if wanted is None or matches(item.metadata, wanted):
                     found.append(item)
-            event.bytes = sum(len(pack.data) for packs in loaded.packs.values() for pack in packs)
+            if event:
+                event.bytes = sum(len(pack.data) for packs in loaded.packs.values() for pack in packs)
             return found, loaded.cursor
 
     async def history(self, side: Side, place: Place, channels: Sequence[str]) -> Mapping[str, DeltaChannelHistory]:
@@ -317,16 +305,18 @@ class Operations:
             for attempt in range(TRIES):
                 if not answer.stale:
                     break
-                event.outcome = "stale"
+                if event:
+                    event.outcome = "stale"
                 if attempt + 1 < TRIES:
                     spans = codec.referred(draft)
                     packs = await store.fetch(place.thread, spans) if spans and answer.generation >= 0 else ()
                     codec.restart(draft, answer.generation, packs)
                 placed = codec.place(draft, everything=attempt + 1 == TRIES)
                 answer = await store.put(place.thread, placed.row, placed.packs, placed.generation)
-            codec.learn(place.thread, placed, answer.generation)
-            event.bytes = len(placed.row.header) + sum(len(pack.data) for pack in placed.packs)
-            event.items_new, event.items_reused = len(placed.fresh), placed.reused
+            codec.learn(placed, answer.generation)
+            if event:
+                event.bytes = len(placed.row.header) + sum(len(pack.data) for pack in placed.packs)
+                event.items_new, event.items_reused = len(placed.fresh), placed.reused
         return place.config(placed.row.id)
 
     async def put_writes(self, side: Side, place: Place, drafts: Sequence[DraftWrite]) -> None:
@@ -344,12 +334,14 @@ class Operations:
                 for attempt in range(TRIES):
                     if not answer.stale:
                         break
-                    event.outcome = "stale"
+                    if event:
+                        event.outcome = "stale"
                     codec.renew(thread, answer.generation)
                     placed = codec.place_writes(thread, ns, id, drafts, everything=attempt + 1 == TRIES)
                     answer = await store.put_writes(thread, ns, id, placed.rows, placed.generation)
-                codec.learn_writes(thread, placed, answer.accepted, answer.generation)
-                event.bytes = sum(len(row.value) + len(row.pack.data if row.pack else b"") for row in placed.rows)
+                codec.learn_writes(placed, answer.accepted, answer.generation)
+                if event:
+                    event.bytes = sum(len(row.value) + len(row.pack.data if row.pack else b"") for row in placed.rows)
         except BaseException as exc:
             error = exc
             raise

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections import OrderedDict
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from milepost.errors import MilepostError, ThreadDeleted
@@ -24,16 +24,13 @@ class Op:
     key: Key
     task: str
     loop: asyncio.AbstractEventLoop | None
-    done: Future[None] = field(default_factory=Future)
+    done: Future[None] | None = None
+    """Made when somebody waits: most writes are over before anybody does."""
 
     @property
     def abandoned(self) -> bool:
         """Nobody is going to end this: its event loop has stopped."""
         return self.loop is not None and not self.loop.is_running()
-
-    def __post_init__(self) -> None:
-        # A put that waits and is cancelled must not cancel what it waits for.
-        self.done.set_running_or_notify_cancel()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +58,11 @@ class Pending:
         """`put_writes` of a task was accepted."""
         op = Op(key, task, running_loop())
         with self._lock:
-            self._ops.setdefault(key, []).append(op)
+            ops = self._ops.get(key)
+            if ops is None:
+                self._ops[key] = [op]
+            else:
+                ops.append(op)
         return op
 
     def end(self, op: Op, error: BaseException | None) -> None:
@@ -77,17 +78,20 @@ class Pending:
                 self._failed.setdefault(op.key, {})[op.task] = _failure(error)
                 while len(self._failed) > _FAILURES:
                     self._failed.popitem(last=False)
-            elif (failed := self._failed.get(op.key)) is not None:
+            elif self._failed and (failed := self._failed.get(op.key)) is not None:
                 failed.pop(op.task, None)
-        op.done.set_result(None)
+        if op.done is not None:
+            op.done.set_result(None)
 
-    def ahead(self, key: Key) -> list[Op]:
-        """What a put on top of `key` has to wait for."""
+    def ahead(self, key: Key) -> list[tuple[Op, Future[None]]]:
+        """What a put on top of `key` has to wait for, and by what."""
         with self._lock:
-            return list(self._ops.get(key, ()))
+            return [(op, _watched(op)) for op in self._ops.get(key, ())]
 
     def check(self, key: Key) -> None:
         """Raise if writes of `key` failed: what was put on top of them would rest on nothing."""
+        if not self._failed:
+            return
         with self._lock:
             failed = self._failed.get(key)
             task, failure = next(iter(failed.items())) if failed else ("", None)
@@ -103,6 +107,14 @@ class Pending:
         if self._failed:
             with self._lock:
                 self._failed.pop(key, None)
+
+
+def _watched(op: Op) -> Future[None]:
+    if op.done is None:
+        op.done = Future()
+        # A put that waits and is cancelled must not cancel what it waits for.
+        op.done.set_running_or_notify_cancel()
+    return op.done
 
 
 def _failure(error: BaseException) -> Failure:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from functools import lru_cache
+from typing import Any, NamedTuple, cast
 from uuid import UUID
 
 from langchain_core.runnables import RunnableConfig
@@ -29,8 +29,7 @@ _ESCAPE = "\x02"
 """Begins a channel name that a store sees in hex."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """A checkpoint that a config names; ``id=None`` is the latest."""
 
     thread: str
@@ -44,6 +43,8 @@ class Place:
 
 def check_id(value: object, what: str) -> str:
     """An id as text: ``1`` and ``"1"`` are the same. Raises `InvalidConfig`, or `TooLarge` over `MAX_ID` characters."""
+    if type(value) is str and len(value) <= MAX_ID and value.isascii() and "\0" not in value:
+        return value
     if not isinstance(value, (str, int, UUID)) or isinstance(value, bool):
         raise InvalidConfig(
             f"{what} is {_shown(value)}, of type {type(value).__name__}: it must be a string (or an int or UUID)",
@@ -74,6 +75,8 @@ def check_thread(value: object, what: str = "thread_id") -> str:
 
 def check_channel(value: object) -> str:
     """A channel's name. Any text is one, also text that no id could be: stores see it through `store_name`."""
+    if type(value) is str:
+        return value
     if not isinstance(value, str):
         raise InvalidConfig(
             f"a write names the channel {_shown(value)}, of type {type(value).__name__}: it must be a string",
@@ -85,7 +88,9 @@ def check_channel(value: object) -> str:
 
 def store_name(channel: str) -> str:
     """`channel` as text without NUL and without lone surrogates. Nearly always the name itself."""
-    if "\0" in channel or channel.startswith(_ESCAPE) or not (channel.isascii() or _encodable(channel)):
+    if channel.isprintable() and channel.isascii():
+        return channel
+    if "\0" in channel or channel.startswith(_ESCAPE) or not _encodable(channel):
         return _ESCAPE + channel.encode("utf-8", "surrogatepass").hex()
     return channel
 
@@ -159,6 +164,7 @@ def place_of(config: object) -> Place:
     )
 
 
+@lru_cache(maxsize=1024)
 def looks_like_credential(name: str) -> bool:
     """Whether a configurable value of this name should not be written into metadata."""
     return _CREDENTIAL.search(_CAMEL.sub("_", name)) is not None

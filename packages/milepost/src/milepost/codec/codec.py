@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, TypeVar
 
 import ormsgpack
@@ -16,7 +15,7 @@ from milepost.codec.coding import Coding, OwnCoding, coding_for, own_serializer
 from milepost.codec.envelope import Vault, unwrap, wrap
 from milepost.codec.header import Header, front, open_header, reseal_header, seal_header
 from milepost.codec.items import Inline, Item, Piece, cut
-from milepost.codec.layout import TYPED, Address, Layout, Placer, from_wire, is_snapshot, spans_of, to_wire
+from milepost.codec.layout import INLINES, TYPED, Address, Layout, Placer, from_wire, is_snapshot, spans_of, to_wire
 from milepost.codec.memo import Memory, ThreadMemo
 from milepost.codec.pack import repack, reseal_pack, seal_pack
 from milepost.codec.shelf import Shelf
@@ -64,7 +63,12 @@ class Placed:
     writer: int
     first: int
     values: dict[str, tuple[object, Layout]]
-    reused: int
+    memo: ThreadMemo
+
+    @property
+    def reused(self) -> int:
+        """How many items are referred to and not sent."""
+        return sum(span.count for span in self.row.spans) - len(self.fresh)
 
 
 @dataclass(slots=True)
@@ -84,6 +88,7 @@ class PlacedWrites:
 
     rows: tuple[WriteRow, ...]
     generation: int | None
+    memo: ThreadMemo
     fresh: list[tuple[list[Item], int, int]] = field(default_factory=list)
     """Per row: its new items, and the address of the first."""
 
@@ -167,14 +172,16 @@ class Codec:
         )
 
     def _cut(self, memo: ThreadMemo, thread: str, ns: str, channel: str, value: Any) -> Piece:
-        piece = self._named(thread, channel, partial(cut, value, self._coding, memo.piece(ns, channel)))
-        memo.keep_piece(ns, channel, piece)
+        before = memo.piece(ns, channel)
+        piece = self._encode(thread, channel, value, before)
+        if before is not None or type(piece) is not Inline:
+            memo.keep_piece(ns, channel, piece)
         return piece
 
-    def _named(self, thread: str, channel: str, encode: Callable[[], T]) -> T:
-        """`encode`, whose errors say what they are about. Those of a serializer of the user's stay what they are."""
+    def _encode(self, thread: str, channel: str, value: Any, before: Piece | None = None) -> Piece:
+        """`cut`, whose errors say what they are about. Those of a serializer of the user's stay what they are."""
         try:
-            return encode()
+            return cut(value, self._coding, before)
         except Unserializable as exc:
             raise _of_channel(exc, thread, channel) from exc
         except Exception as exc:
@@ -196,7 +203,7 @@ class Codec:
             # Under the lock: the checksums in the pack must be those that the layouts were made with.
             packs = (self._pack(draft.thread, placer),) if placer.fresh else ()
             epoch = memo.epoch
-        spans = merge_spans(span for layout in layouts.values() for span in spans_of(layout))
+        spans = _spans(layouts.values())
         header = seal_header(draft.front, list(layouts.values()), draft.thread, draft.ns, draft.id, self._vault)
         return Placed(
             row=CheckpointRow(draft.ns, draft.id, draft.parent, header, spans, draft.facets, draft.ancestors),
@@ -206,13 +213,12 @@ class Codec:
             writer=placer.writer,
             first=placer.first,
             values={channel: (draft.versions.get(channel), layout) for channel, layout in layouts.items()},
-            reused=sum(span.count for span in spans) - len(placer.fresh),
+            memo=memo,
         )
 
     def referred(self, draft: Draft) -> tuple[Span, ...]:
         """Where the values of the unchanged channels lie."""
-        layouts = (piece for piece in draft.pieces.values() if isinstance(piece, tuple))
-        return merge_spans(span for layout in layouts for span in spans_of(layout))
+        return _spans(piece for piece in draft.pieces.values() if isinstance(piece, tuple))
 
     def restart(self, draft: Draft, generation: int, packs: Sequence[Pack]) -> None:
         """The store said that it is at `generation` now: keep of the unchanged channels what is in `packs` still."""
@@ -237,9 +243,9 @@ class Codec:
             else:
                 del draft.pieces[channel]
 
-    def learn(self, thread: str, placed: Placed, generation: int) -> None:
+    def learn(self, placed: Placed, generation: int) -> None:
         """The store has acknowledged `placed`."""
-        memo = self._memory.thread(thread)
+        memo = placed.memo
         with memo.lock:
             memo.at(generation)
             memo.learn(placed.fresh, placed.writer, placed.first)
@@ -249,7 +255,7 @@ class Codec:
         """Encode the pending writes of a task. Raises `Unserializable` naming thread, channel and path."""
         drafts: list[DraftWrite] = []
         for at, (channel, value) in enumerate(writes):
-            piece = self._named(thread, channel, partial(cut, value, self._coding))
+            piece = self._encode(thread, channel, value)
             drafts.append(DraftWrite(task, WRITES_IDX_MAP.get(channel, at), path, channel, piece))
         return drafts
 
@@ -261,26 +267,27 @@ class Codec:
         rows: list[WriteRow] = []
         fresh: list[tuple[list[Item], int, int]] = []
         generation: int | None = None
+        vault = self._vault
         with memo.lock:
             memo.speak(self._coding)
             for draft in drafts:
-                placer = self._placer(memo, [draft.piece], everything)
+                placer = self._placer(memo, (draft.piece,), everything)
                 layout = placer.layout(draft.piece, self._typed)
-                spans = merge_spans(spans_of(layout))
+                spans = _spans((layout,))
                 if placer.refers_elsewhere(spans):
                     generation = memo.epoch
                 writers: dict[int, int] = {}
                 wire = to_wire(layout, writers)
-                about = _about_write(thread, ns, checkpoint, draft.task, draft.idx)
-                value = wrap(ormsgpack.packb([list(writers), wire]), vault=self._vault, about=about)
+                about = _about_write(thread, ns, checkpoint, draft.task, draft.idx) if vault else b""
+                value = wrap(ormsgpack.packb([list(writers), wire]), vault=vault, about=about)
                 pack = self._pack(thread, placer) if placer.fresh else None
                 rows.append(WriteRow(draft.task, draft.idx, draft.path, store_name(draft.channel), value, spans, pack))
                 fresh.append((placer.fresh, placer.writer, placer.first))
-        return PlacedWrites(tuple(rows), generation, fresh)
+        return PlacedWrites(tuple(rows), generation, memo, fresh)
 
-    def learn_writes(self, thread: str, placed: PlacedWrites, accepted: Sequence[bool], generation: int) -> None:
+    def learn_writes(self, placed: PlacedWrites, accepted: Sequence[bool], generation: int) -> None:
         """The store has acknowledged the rows that are `accepted`; the items of the others are not stored."""
-        memo = self._memory.thread(thread)
+        memo = placed.memo
         with memo.lock:
             memo.at(generation)
             for kept, (items, writer, first) in zip(accepted, placed.fresh, strict=True):
@@ -298,11 +305,14 @@ class Codec:
         self._memory.forget(thread)
 
     def _placer(self, memo: ThreadMemo, pieces: Sequence[Piece], everything: bool) -> Placer:
-        if not everything and any(not isinstance(piece, Inline) for piece in pieces):
-            memo.digest_raw(self._coding, self._vault)
         known: Mapping[bytes, Address] = {} if everything else memo.known
         placer = Placer(known, None if everything else memo.epoch, self._memory.addresses.allocate)
-        placer.gather(pieces)
+        for piece in pieces:
+            if type(piece) is not Inline:
+                if not everything:
+                    memo.digest_raw(self._coding, self._vault)
+                placer.gather(pieces)
+                break
         return placer
 
     def _pack(self, thread: str, placer: Placer) -> Pack:
@@ -382,6 +392,12 @@ class Codec:
         return repack(thread, pack, live, self._vault)
 
 
+def _spans(layouts: Iterable[Layout]) -> tuple[Span, ...]:
+    """Every address that `layouts` refer to."""
+    found = [span for layout in layouts if layout[0] not in INLINES for span in spans_of(layout)]
+    return merge_spans(found) if len(found) > 1 else tuple(found)
+
+
 def of_checkpoint(exc: MilepostError, thread: str, row: CheckpointRow) -> MilepostError:
     """`exc`, saying which checkpoint it is about."""
     if "checkpoint" in exc.facts:
@@ -405,7 +421,7 @@ def facets(metadata: Mapping[str, Any]) -> Facets:
 
 
 def _plain(text: str) -> bool:
-    return "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
+    return "\0" not in text and (text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text))
 
 
 def _about_write(thread: str, ns: str, checkpoint: str, task: str, idx: int) -> bytes:

@@ -108,12 +108,15 @@ def wrap(payload: bytes, *, compress_over: int | None = None, vault: Vault | Non
             payload, flags = smaller, _COMPRESSED
     if vault is not None:
         payload, flags = vault.seal(payload, about), flags | _SEALED
-    return _HEAD.pack(FORMAT, flags, checksum(payload, flags)) + payload
+    return _HEAD.pack(FORMAT, flags, zlib.crc32(payload, _STARTS[flags])) + payload
 
 
 def checksum(payload: bytes, flags: int = 0, version: int = FORMAT) -> int:
     """The checksum of an envelope: its first two bytes count too, since they say how to read the others."""
     return zlib.crc32(payload, zlib.crc32(bytes((version, flags))))
+
+
+_STARTS = tuple(checksum(b"", flags) for flags in range(4))
 
 
 def unwrap(data: bytes, *, vault: Vault | None = None, about: bytes = b"") -> bytes:

@@ -15,8 +15,9 @@ labels are kept as a number and a fraction where that gives back the very same t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import ormsgpack
@@ -31,7 +32,8 @@ from milepost.codec.values import Serializer
 from milepost.errors import Corrupt
 
 _OWN, _FOREIGN = 0, 1
-_LABELS = (str, int, float)
+_TEXT = frozenset({str})
+_LABELS = frozenset({str, int, float})
 
 
 @dataclass(slots=True)
@@ -55,7 +57,8 @@ def front(
     serde: SerializerProtocol,
 ) -> bytes:
     """Encode what is known when a put is asked for: `channels` are those with a value. Raises `Unserializable`."""
-    body = {key: value for key, value in checkpoint.items() if key != "channel_values"}
+    body: dict[str, Any] = dict(checkpoint)
+    body.pop("channel_values", None)
     names = list(channels)
     if not isinstance(serde, Serializer):
         return ormsgpack.packb(
@@ -63,17 +66,18 @@ def front(
         )
     if body["id"] == id:
         del body["id"]  # the row has it
-    tables = _tables(names, body) or [names, None, None, None]
-    numbers = {name: at for at, name in enumerate(tables[0])}
+    numbers = dict(zip(names, range(len(names)), strict=True))
+    tables = _tables(numbers, body)
     updated = body.get("updated_channels")
     touched: list[int] | None = None
-    if type(updated) is list and all(type(name) is str and name in numbers for name in updated):
+    if type(updated) is list and _TEXT.issuperset(map(type, updated)) and numbers.keys() >= set(updated):
         touched = [numbers[name] for name in updated]
         del body["updated_channels"]
-    facts = dict(metadata)
+    facts: dict[str, Any] = dict(metadata)
     return serde.encode(
         [
             _OWN,
+            list(numbers),
             *tables,
             [_take(body, "v", int), _take(body, "ts", str), touched, body],
             [_take(facts, "source", str), _take(facts, "step", int), _take(facts, "parents", dict), facts],
@@ -86,35 +90,42 @@ def _take(source: dict[str, Any], key: str, kind: type) -> Any:
     return source.pop(key) if next(iter(source), None) == key and type(source[key]) is kind else None
 
 
-def _tables(names: list[str], body: dict[str, Any]) -> list[Any] | None:
-    """[names, versions, channel_versions, versions_seen] in numbers, or None if they are not what LangGraph makes."""
+def _tables(numbers: dict[str, int], body: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """(versions, channel_versions, versions_seen) in numbers, or nils if they are not what LangGraph makes.
+
+    `numbers` tells the place of each name, and grows by those that have no value.
+    """
     versions: Any = body.get("channel_versions")
     seen: Any = body.get("versions_seen")
     if not _labels(versions) or type(seen) is not dict or not all(map(_labels, seen.values())):
-        return None
+        return None, None, None
     del body["channel_versions"], body["versions_seen"]
-    at_name = {name: at for at, name in enumerate(names)}
     # By type too: 1, 1.0 and True are equal, and a thread's versions must keep their type.
-    at_version: dict[tuple[type, Any], int] = {}
+    places: dict[tuple[type, Any], int] = {}
+    current = _numbered(versions, numbers, places)
+    read = {node: _numbered(labels, numbers, places) for node, labels in seen.items()}
+    return [_short(label) for _, label in places], current, read
 
-    def numbers(labels: Mapping[str, Any]) -> list[int]:
-        flat: list[int] = []
-        for name, label in labels.items():
-            flat.append(at_name.setdefault(name, len(at_name)))
-            flat.append(at_version.setdefault((type(label), label), len(at_version)))
-        return flat
 
-    current = numbers(versions)
-    read = {node: numbers(labels) for node, labels in seen.items()}
-    return [list(at_name), [_short(label) for _, label in at_version], current, read]
+def _numbered(labels: dict[str, Any], names: dict[str, int], versions: dict[tuple[type, Any], int]) -> list[int]:
+    flat: list[int] = []
+    for name, label in labels.items():
+        flat.append(names.setdefault(name, len(names)))
+        flat.append(versions.setdefault((type(label), label), len(versions)))
+    return flat
 
 
 def _labels(value: Any) -> bool:
-    return type(value) is dict and all(type(name) is str and type(label) in _LABELS for name, label in value.items())
+    return type(value) is dict and _TEXT.issuperset(map(type, value)) and _LABELS.issuperset(map(type, value.values()))
 
 
 def _short(label: Any) -> Any:
-    if type(label) is str and len(label) > 33 and label[32] == "." and label[:32].isascii() and label[:32].isdigit():
+    return _shortened(label) if type(label) is str else label
+
+
+@lru_cache(maxsize=4096)
+def _shortened(label: str) -> list[Any] | str:
+    if len(label) > 33 and label[32] == "." and label[:32].isascii() and label[:32].isdigit():
         number = int(label[:32])
         try:
             fraction = float(label[33:])

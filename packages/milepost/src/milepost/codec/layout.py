@@ -26,6 +26,7 @@ from milepost.store import Span
 
 INLINE, ONE, MANY, KEYED, DELTA = range(5)
 TYPED = 8
+INLINES = (INLINE, INLINE + TYPED)
 
 Layout = tuple[Any, ...]
 Address = tuple[int, int, int]
@@ -101,10 +102,9 @@ class Placer:
 
     def refers_elsewhere(self, spans: Sequence[Span]) -> bool:
         """Whether any of `spans` lies outside the pack to be."""
-        own = Span(self.writer, self.first, len(self.fresh))
-        return any(
-            span.writer != own.writer or span.first < own.first or span.first + span.count > own.first + own.count
-            for span in spans
+        end = self.first + len(self.fresh)
+        return bool(spans) and any(
+            writer != self.writer or first < self.first or first + count > end for writer, first, count in spans
         )
 
     def _settled(self, item: Item) -> Item:
@@ -147,12 +147,15 @@ def spans_of(layout: Layout) -> Iterator[Span]:
             yield from spans_of(inner)
 
 
+_DELTAS = (DELTA, DELTA + TYPED)
+
+
 def is_snapshot(layout: Layout) -> bool:
     """Whether the value is the snapshot of a delta channel."""
-    return bool(layout[0] & ~TYPED == DELTA)
+    return layout[0] in _DELTAS
 
 
-def to_wire(layout: Layout, writers: dict[int, int]) -> list[Any]:
+def to_wire(layout: Layout, writers: dict[int, int]) -> Sequence[Any]:
     """`layout` for a header; each writer is replaced by its place in the table `writers`, which grows."""
     kind = layout[0] & ~TYPED
     if kind == ONE:
@@ -164,7 +167,7 @@ def to_wire(layout: Layout, writers: dict[int, int]) -> list[Any]:
         return [layout[0], layout[1], flat, layout[3]]
     if kind in (KEYED, DELTA):
         return [layout[0], *(to_wire(inner, writers) for inner in layout[1:])]
-    return list(layout)
+    return layout
 
 
 def from_wire(wire: Sequence[Any], writers: Sequence[int]) -> Layout:
