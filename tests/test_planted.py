@@ -64,6 +64,9 @@ FAULTS: dict[Any, str] = {
     parts.credentials_are_kept: "test_credentials_stay_out_of_metadata",
     parts.put_does_not_wait_for_writes: "test_a_put_waits_for_writes_of_its_parent",
     parts.failed_writes_are_forgotten: "test_a_put_raises_for_writes_of_its_parent_that_failed",
+    parts.fences_are_not_carried: "test_writes_in_the_block_carry_the_fence",
+    parts.the_last_lease_of_a_context_counts: "test_writes_in_the_block_carry_the_fence",
+    parts.a_lost_reply_leaves_a_lease: "test_a_lease_whose_reply_is_lost_is_given_back",
     parts.a_listener_can_break_a_put: "test_a_listener_that_raises_disturbs_nothing",
 }
 

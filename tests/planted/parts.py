@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from milepost import maintenance, saver
+from milepost import lease, maintenance, operations, saver
 from milepost.codec import items
 from milepost.codec.guard import Seen
 from milepost.codec.values import Serializer
@@ -124,6 +124,26 @@ def a_listener_can_break_a_put(patch: pytest.MonkeyPatch) -> None:
             listener(event)
 
     patch.setattr(Observers, "emit", emit)
+
+
+def fences_are_not_carried(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(operations, "fence_for", lambda *_: None)
+
+
+def the_last_lease_of_a_context_counts(patch: pytest.MonkeyPatch) -> None:
+    def fence(of: object, thread: str) -> int | None:
+        del of, thread
+        held = lease._leases.get()
+        return held[-1].fence() if held else None
+
+    patch.setattr(operations, "fence_for", fence)
+
+
+def a_lost_reply_leaves_a_lease(patch: pytest.MonkeyPatch) -> None:
+    async def nothing(self: Any, store: Any, owner: str) -> None:
+        del self, store, owner
+
+    patch.setattr(lease.ThreadLease, "_end", nothing)
 
 
 def planted(plant: Plant, patch: pytest.MonkeyPatch) -> type[Subject]:

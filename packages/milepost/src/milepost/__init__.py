@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from milepost.connect import connect
 from milepost.errors import (
+    Busy,
     Conflict,
     Corrupt,
     FormatTooNew,
@@ -19,6 +20,7 @@ from milepost.errors import (
 from milepost.saver import Saver
 
 __all__ = [
+    "Busy",
     "Conflict",
     "Corrupt",
     "FormatTooNew",

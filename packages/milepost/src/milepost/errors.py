@@ -56,7 +56,15 @@ class Conflict(MilepostError):
 class LeaseLost(MilepostError):
     """A write carried the fence of a lease that another owner has taken since. Nothing was written.
 
-    Facts: ``thread``, ``fence`` (of the lease that is lost), ``found`` (the fence that the thread has now).
+    Facts: ``thread``, ``fence`` (of the lease that is lost), ``found`` (the fence that the thread has now, None where it
+    is not known).
+    """
+
+
+class Busy(MilepostError):
+    """Somebody else holds the lease of the thread. Nothing was changed.
+
+    Facts: ``thread``, ``owner``, ``since`` and ``expires`` (seconds since the epoch by the store's clock).
     """
 
 

@@ -30,6 +30,7 @@ from milepost.codec.codec import Draft, DraftWrite, of_checkpoint
 from milepost.codec.layout import Layout, spans_of
 from milepost.codec.shelf import Shelf
 from milepost.errors import Corrupt, InvalidConfig, MilepostError
+from milepost.lease import fence_for
 from milepost.observe import Event, Observers, Watch, log, thread_hash
 from milepost.pending import Op, Pending, running_loop
 from milepost.places import Place, channel_name, check_thread, store_name
@@ -300,8 +301,9 @@ class Operations:
                 if ahead := shared.pending.ahead(key):
                     await side.wait(ahead)
                 shared.pending.check(key)
+            fence = fence_for(shared, place.thread)
             placed = codec.place(draft)
-            answer = await store.put(place.thread, placed.row, placed.packs, placed.generation)
+            answer = await store.put(place.thread, placed.row, placed.packs, placed.generation, fence=fence)
             for attempt in range(TRIES):
                 if not answer.stale:
                     break
@@ -312,7 +314,7 @@ class Operations:
                     packs = await store.fetch(place.thread, spans) if spans and answer.generation >= 0 else ()
                     codec.restart(draft, answer.generation, packs)
                 placed = codec.place(draft, everything=attempt + 1 == TRIES)
-                answer = await store.put(place.thread, placed.row, placed.packs, placed.generation)
+                answer = await store.put(place.thread, placed.row, placed.packs, placed.generation, fence=fence)
             codec.learn(placed, answer.generation)
             if event:
                 event.bytes = len(placed.row.header) + sum(len(pack.data) for pack in placed.packs)
@@ -329,8 +331,9 @@ class Operations:
         try:
             with self._watch("put_writes", thread) as event:
                 store = await self.open(side)
+                fence = fence_for(shared, thread)
                 placed = codec.place_writes(thread, ns, id, drafts)
-                answer = await store.put_writes(thread, ns, id, placed.rows, placed.generation)
+                answer = await store.put_writes(thread, ns, id, placed.rows, placed.generation, fence=fence)
                 for attempt in range(TRIES):
                     if not answer.stale:
                         break
@@ -338,7 +341,7 @@ class Operations:
                         event.outcome = "stale"
                     codec.renew(thread, answer.generation)
                     placed = codec.place_writes(thread, ns, id, drafts, everything=attempt + 1 == TRIES)
-                    answer = await store.put_writes(thread, ns, id, placed.rows, placed.generation)
+                    answer = await store.put_writes(thread, ns, id, placed.rows, placed.generation, fence=fence)
                 codec.learn_writes(placed, answer.accepted, answer.generation)
                 if event:
                     event.bytes = sum(len(row.value) + len(row.pack.data if row.pack else b"") for row in placed.rows)

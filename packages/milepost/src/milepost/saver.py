@@ -27,6 +27,7 @@ from milepost.codec.codec import Draft, DraftWrite, facets
 from milepost.codec.values import Serializer
 from milepost.errors import InvalidConfig
 from milepost.flavour import run
+from milepost.lease import ThreadLease, terms_of
 from milepost.observe import Listener
 from milepost.operations import AsyncSide, BlockingSide, Operations, Shared, matches
 from milepost.places import (
@@ -255,6 +256,39 @@ class Saver(BaseCheckpointSaver[str]):
     async def astats(self, thread_id: str | None = None) -> Stats:
         """`stats`, async."""
         return await self._ops.stats(self._async(), thread_id)
+
+    # Who drives a thread.
+
+    def lease(
+        self,
+        thread_id: str,
+        *,
+        ttl: float = 30.0,
+        wait: float | None = 0.0,
+        steal: bool | str = False,
+        owner: str | None = None,
+    ) -> ThreadLease:
+        """The lease of a thread, to be used as ``with saver.lease(…):`` or ``async with``.
+
+        In the block this code drives the thread, and whoever else asks for the lease waits or is refused. Every put and
+        every pending write of the thread made in the block (in LangGraph's threads and tasks too) carries the fence of
+        the lease, and raises `LeaseLost`, storing nothing, once another one has taken the thread. Inside the block the
+        same thread may be leased again: that is the same lease. Writes made outside of a lease are not checked.
+
+        Args:
+            thread_id: the thread; it need not exist.
+            ttl: seconds after which the lease of an owner who crashed is over, by the store's clock. A thread, or a
+                task, renews it at a third of that.
+            wait: how many seconds to wait for a lease that somebody else holds; None is for ever.
+            steal: take it over then: from anybody, or only from the owner of this name (see `Busy`).
+            owner: a name for errors and listings; by default host and process. Each lease adds a part of its own.
+
+        Entering raises `Busy` when somebody else holds it, and `Unavailable`.
+        """
+        openers = (lambda: self._ops.open(self._blocking()), lambda: self._ops.open(self._async()))
+        shared = self._shared
+        terms = terms_of(ttl, wait, steal, owner)
+        return ThreadLease(shared, check_thread(thread_id), terms, openers, shared.observers)
 
     # Writing.
 

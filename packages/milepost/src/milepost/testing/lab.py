@@ -11,6 +11,8 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from contextvars import copy_context
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar, cast
 
@@ -24,6 +26,7 @@ from langgraph.checkpoint.base import (
 )
 
 from milepost.flavour import run
+from milepost.lease import ThreadLease
 from milepost.memory import CallPort, MemoryBackend
 from milepost.observe import Event
 from milepost.saver import Saver
@@ -172,6 +175,16 @@ class Face:
         else:
             await self.saver.aprune(threads, strategy=strategy)
 
+    @asynccontextmanager
+    async def lease(self, thread: str, **options: Any) -> AsyncIterator[ThreadLease]:
+        """`Saver.lease`."""
+        if self._blocking:
+            with self.saver.lease(thread, **options) as lease:
+                yield lease
+        else:
+            async with self.saver.lease(thread, **options) as lease:
+                yield lease
+
     async def threads(self) -> tuple[ThreadRow, ...]:
         if self._blocking:
             return tuple(self.saver.threads())
@@ -264,7 +277,7 @@ class Lab:
             results = await asyncio.gather(*(call() for call in calls), return_exceptions=True)
         else:
             with ThreadPoolExecutor(len(calls)) as pool:
-                futures = [pool.submit(run, _coroutine(call)) for call in calls]
+                futures = [pool.submit(copy_context().run, run, _coroutine(call)) for call in calls]
             results = [future.exception() or future.result() for future in futures]
         for result in results:
             if isinstance(result, BaseException):

@@ -13,7 +13,7 @@ from milepost.testing.suite.basis import Behaviours, cases_of, needs
 from milepost.testing.suite.delta import DeltaHistory, DeltaUpkeep
 from milepost.testing.suite.failing import Damage, Faults
 from milepost.testing.suite.identity import BadInput, Configs, Deletion, Identity
-from milepost.testing.suite.leases import Leases
+from milepost.testing.suite.leases import Driving, Leases
 from milepost.testing.suite.reading import Latest, Listing
 from milepost.testing.suite.serializers import Serializers
 from milepost.testing.suite.sharing import Concurrency, Observed, Sharing
@@ -32,6 +32,7 @@ __all__ = [
     "Deletion",
     "DeltaHistory",
     "DeltaUpkeep",
+    "Driving",
     "Everything",
     "Faults",
     "Forks",
@@ -65,6 +66,7 @@ class Everything(
     Identity,
     Deletion,
     Leases,
+    Driving,
     Configs,
     BadInput,
     Once,
