@@ -18,6 +18,7 @@ from milepost.errors import (
     Unserializable,
 )
 from milepost.saver import Saver
+from milepost.schema import Schema
 
 __all__ = [
     "Busy",
@@ -28,6 +29,7 @@ __all__ = [
     "LeaseLost",
     "MilepostError",
     "Saver",
+    "Schema",
     "SchemaMismatch",
     "ThreadDeleted",
     "TooLarge",

@@ -76,7 +76,7 @@ def connect(url: str | Mapping[str, Any] | None = None, /, **options: Any) -> Sa
         url: such as ``file:./state?durability=os`` or ``memory:``; or a table (of a TOML file, say) with a key "url"
             and options beside it; or None for what the environment variable ``MILEPOST_URL`` says.
         options: the options of the scheme, which may stand in the URL's query instead, and those of `Saver`:
-            ``serde``, ``keys``, ``memory``, ``setup``.
+            ``serde``, ``keys``, ``schema``, ``memory``, ``setup``.
 
     Nothing is created or connected to before the first use, but for what the backend needs to check its arguments.
 
@@ -98,7 +98,7 @@ def connect(url: str | Mapping[str, Any] | None = None, /, **options: Any) -> Sa
     name = url.partition(":")[0].lower() if ":" in url else ""
     scheme = _scheme(name, url)
     base, _, query = url.partition("?")
-    passed = {key: options.pop(key) for key in ("serde", "keys") if key in options}
+    passed = {key: options.pop(key) for key in ("serde", "keys", "schema") if key in options}
     known = {**scheme.options, **_SAVER_OPTIONS}
     given = _from_query(query, known, url)
     for key, value in options.items():

@@ -90,7 +90,12 @@ class FormatTooNew(MilepostError):
 
 
 class SchemaMismatch(MilepostError):
-    """A checkpoint's state schema is newer than, or unknown to, the running code."""
+    """A checkpoint's state schema is newer than, or unknown to, the running code, or cannot be upgraded. Nothing was
+    changed.
+
+    Facts: ``thread``, ``ns``, ``checkpoint``, ``schema`` (name of the running code's), ``found`` (version in the store;
+    None without a stamp) and ``expected``.
+    """
 
 
 class Unserializable(MilepostError, TypeError):

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 log = logging.getLogger("milepost")
 
-Outcome = Literal["ok", "error", "stale", "fallback"]
+Outcome = Literal["ok", "error", "stale", "fallback", "drift"]
 
 
 @dataclass(slots=True)
@@ -28,7 +28,8 @@ class Event:
     items_new: int = 0
     items_reused: int = 0
     error: str = ""
-    """Class name of the error, when `outcome` is "error"; what was damaged, when it is "fallback"."""
+    """Class name of the error, when `outcome` is "error"; what was damaged, when it is "fallback"; how the stored state
+    differs from the graph's, when it is "drift"."""
     facts: dict[str, Any] = field(default_factory=dict)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
@@ -34,6 +34,7 @@ from milepost.lease import fence_for
 from milepost.observe import Event, Observers, Watch, log, thread_hash
 from milepost.pending import Op, Pending, running_loop
 from milepost.places import Place, channel_name, check_thread, store_name
+from milepost.schema import Schema, Schemas
 from milepost.store import (
     Backend,
     Loaded,
@@ -45,6 +46,7 @@ from milepost.store import (
     WriteRow,
     merge_spans,
 )
+from milepost.upgrading import Seed, Upgrader
 
 PAGE = 64
 """Checkpoints, ancestors or threads fetched at a time."""
@@ -96,8 +98,11 @@ class AsyncSide:
 class Shared:
     """What a saver shares with its clones (LangGraph copies a saver for every call in strict mode)."""
 
-    def __init__(self, backend: Backend, vault: Vault | None, memory: Memory, *, setup: bool) -> None:
+    def __init__(
+        self, backend: Backend, vault: Vault | None, memory: Memory, *, setup: bool, schemas: Schemas | None = None
+    ) -> None:
         self.backend = backend
+        self.schemas = schemas
         self.vault = vault
         self.memory = memory
         self.pending = Pending()
@@ -128,6 +133,7 @@ class Operations:
     def __init__(self, shared: Shared, codec: Codec) -> None:
         self.shared = shared
         self.codec = codec
+        self.upgrader = None if shared.schemas is None else Upgrader(codec, shared.schemas, self._drifted)
 
     async def open(self, side: Side) -> Store:
         """The store of `side`, set up."""
@@ -146,6 +152,13 @@ class Operations:
         if observers:
             event = Event(op, observers.backend, thread_hash(thread), "fallback", error=damage)
             observers.emit(event)
+
+    def _drifted(self, thread: str, text: str) -> None:
+        """Tell that what is stored and what the graph knows are not the same."""
+        log.warning("thread %s: %s", thread_hash(thread), text)
+        observers = self.shared.observers
+        if observers:
+            observers.emit(Event("schema", observers.backend, thread_hash(thread), "drift", error=text))
 
     async def get_tuple(self, side: Side, place: Place) -> CheckpointTuple | None:
         """See `milepost.saver.Saver.get_tuple`."""
@@ -194,25 +207,35 @@ class Operations:
         thread, row, codec = snapshot.thread, snapshot.row, self.codec
         header = codec.header(thread, row)
         place = Place(thread, row.ns, row.id)
+        schema = self.upgrader.schema(row.ns) if self.upgrader else None
         try:
-            values = codec.values(thread, header, shelf)
-            writes = [
-                (write.task, channel_name(write.channel), self._write_value(codec, snapshot, write, shelf))
-                for write in sorted(snapshot.writes, key=_order)
-            ]
+            if self.upgrader and schema:
+                image, upgraded = self.upgrader.read(schema, snapshot, header, shelf)
+                checkpoint, metadata = image.checkpoint, image.metadata
+                writes = [(write.task, write.channel, write.value) for write in image.writes]
+                if upgraded:
+                    # What the next put stores is not where this checkpoint's values lie.
+                    header = replace(header, layouts={})
+            else:
+                checkpoint = {**header.checkpoint, "channel_values": codec.values(thread, header, shelf)}
+                metadata = header.metadata
+                writes = [
+                    (write.task, channel_name(write.channel), self._write_value(codec, snapshot, write, shelf))
+                    for write in sorted(snapshot.writes, key=_order)
+                ]
         except MilepostError as exc:
             raise of_checkpoint(exc, thread, row) from exc
         found = CheckpointTuple(
             config=place.config(row.id),
-            checkpoint=cast("Checkpoint", {**header.checkpoint, "channel_values": values}),
-            metadata=cast("CheckpointMetadata", header.metadata),
+            checkpoint=cast("Checkpoint", checkpoint),
+            metadata=cast("CheckpointMetadata", metadata),
             parent_config=None if row.parent is None else place.config(row.parent),
             pending_writes=writes,
         )
         return found, header
 
     def _write_value(self, codec: Codec, snapshot: Snapshot, write: WriteRow, shelf: Shelf) -> Any:
-        layout = codec.write_layout(snapshot.thread, snapshot.row.ns, snapshot.row.id, write)
+        layout, _ = codec.write_layout(snapshot.thread, snapshot.row.ns, snapshot.row.id, write)
         return codec.value(snapshot.thread, channel_name(write.channel), layout, shelf)
 
     async def page(
@@ -246,8 +269,10 @@ class Operations:
     async def history(self, side: Side, place: Place, channels: Sequence[str]) -> Mapping[str, DeltaChannelHistory]:
         codec = self.codec
         writes: dict[str, list[PendingWrite]] = {channel: [] for channel in channels}
-        names = {store_name(channel): channel for channel in writes}
-        seeds: dict[str, Layout] = {}
+        upgrader, schema = self.upgrader, self.upgrader.schema(place.ns) if self.upgrader else None
+        stored = upgrader.names(schema, writes) if upgrader and schema else writes
+        names = list(map(store_name, stored))
+        seeds: dict[str, Layout | Seed] = {}
         if not writes:
             return {}
         with self._watch("history", place.thread):
@@ -255,7 +280,7 @@ class Operations:
             walked: set[str] = set()
             after: tuple[str, ...] | None = None
             while len(seeds) < len(writes):
-                loaded = await store.lineage(place.thread, place.ns, place.id, list(names), after, PAGE)
+                loaded = await store.lineage(place.thread, place.ns, place.id, names, after, PAGE)
                 if loaded is None:
                     break
                 if loaded.damage:
@@ -273,24 +298,42 @@ class Operations:
                         loaded = replace(loaded, cursor=None)
                         break
                     walked.add(snapshot.row.id)
-                    layouts = codec.header(place.thread, snapshot.row).layouts
-                    for write in sorted(snapshot.writes, key=_order, reverse=True):
-                        channel = names[write.channel]
-                        if channel not in seeds:
-                            value = self._write_value(codec, snapshot, write, shelf)
-                            writes[channel].append((write.task, channel, value))
+                    header = codec.header(place.thread, snapshot.row)
+                    layouts: Mapping[str, Layout | Seed] = header.layouts
+                    if upgrader and schema:
+                        layouts = upgrader.seeds(schema, place.thread, snapshot.row, header)
+                    for write in self._replayed(schema, snapshot, shelf, writes.keys() - seeds.keys()):
+                        writes[write[1]].append(write)
                     seeds |= {ch: layouts[ch] for ch in writes if ch in layouts and ch not in seeds}
                 after = loaded.cursor
                 if after is None:
                     break
-            spans = merge_spans(span for layout in seeds.values() for span in spans_of(layout))
+            lying = [seed.layout if isinstance(seed, Seed) else seed for seed in seeds.values()]
+            spans = merge_spans(span for layout in lying for span in spans_of(layout))
             shelf = codec.shelf(place.thread, await store.fetch(place.thread, spans) if spans else ())
         result: dict[str, DeltaChannelHistory] = {}
-        for channel, found in writes.items():
-            result[channel] = {"writes": found[::-1]}
-            if channel in seeds:
-                result[channel]["seed"] = codec.value(place.thread, channel, seeds[channel], shelf)
+        for channel, replayed in writes.items():
+            result[channel] = {"writes": replayed[::-1]}
+            seed = seeds.get(channel)
+            if isinstance(seed, Seed):
+                assert upgrader is not None
+                assert schema is not None
+                result[channel]["seed"] = upgrader.seed(schema, seed, shelf)
+            elif seed is not None:
+                result[channel]["seed"] = codec.value(place.thread, channel, seed, shelf)
         return result
+
+    def _replayed(
+        self, schema: Schema | None, snapshot: Snapshot, shelf: Shelf, sought: Collection[str]
+    ) -> Iterator[PendingWrite]:
+        """The writes of an ancestor to the channels `sought`, last first."""
+        if self.upgrader and schema:
+            yield from self.upgrader.replayed(schema, snapshot, shelf, sought)
+            return
+        for write in sorted(snapshot.writes, key=_order, reverse=True):
+            channel = channel_name(write.channel)
+            if channel in sought:
+                yield write.task, channel, self._write_value(self.codec, snapshot, write, shelf)
 
     async def put(self, side: Side, place: Place, draft: Draft) -> RunnableConfig:
         shared, codec = self.shared, self.codec
@@ -302,6 +345,8 @@ class Operations:
                     await side.wait(ahead)
                 shared.pending.check(key)
             fence = fence_for(shared, place.thread)
+            if draft.lost:
+                self._drifted(place.thread, _lost(draft))
             placed = codec.place(draft)
             answer = await store.put(place.thread, placed.row, placed.packs, placed.generation, fence=fence)
             for attempt in range(TRIES):
@@ -383,6 +428,13 @@ class Operations:
         name = None if thread is None else check_thread(thread)
         with self._watch("stats", name or ""):
             return await (await self.open(side)).stats(name)
+
+
+def _lost(draft: Draft) -> str:
+    return (
+        f"the checkpoint before {draft.id!r} has values for {', '.join(map(repr, draft.lost))}, which the graph does not "
+        "know: from here on they are gone. If keys of its state were renamed or removed, declare a schema with an upgrade."
+    )
 
 
 def _order(write: WriteRow) -> tuple[str, str, int]:

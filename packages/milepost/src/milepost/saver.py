@@ -41,6 +41,7 @@ from milepost.places import (
     full_metadata,
     place_of,
 )
+from milepost.schema import Schema, Schemas
 from milepost.store import Backend, Query, Stats, ThreadRow
 
 SaverT = TypeVar("SaverT", bound="Saver")
@@ -74,7 +75,10 @@ class Saver(BaseCheckpointSaver[str]):
         keys: encrypt what is stored: key id -> 16, 24 or 32 bytes. The first one seals, any of them opens.
         memory: bytes of encoded state that may be kept to find out what is stored already.
         setup: create or upgrade the store on first use.
+        schema: the version of the graph's state and how older checkpoints become ones of it; or a dict from namespaces
+            to such. See `milepost.schema`. Without one, what is stored is taken as it is.
 
+    Where there is a schema, reading raises `SchemaMismatch` for what it does not lead from.
     Every method raises `InvalidConfig` or `TooLarge` for arguments that cannot be right, before anything is read or
     written; `Unavailable` when the store cannot be reached; `Corrupt`, `FormatTooNew` or `Unserializable` for what
     cannot be read.
@@ -88,10 +92,14 @@ class Saver(BaseCheckpointSaver[str]):
         keys: Mapping[str, bytes] | None = None,
         memory: int = 64 << 20,
         setup: bool = True,
+        schema: Schema | Mapping[str, Schema] | None = None,
     ) -> None:
         _check_arguments(serde, keys)
+        schemas = None if schema is None else Schemas(schema)
         super().__init__(serde=serde or Serializer())
-        self._shared = Shared(backend, None if keys is None else Vault(keys), Memory(memory), setup=setup)
+        self._shared = Shared(
+            backend, None if keys is None else Vault(keys), Memory(memory), setup=setup, schemas=schemas
+        )
         self._bound: tuple[SerializerProtocol, Operations] | None = None
 
     # Life.
@@ -406,6 +414,8 @@ class Saver(BaseCheckpointSaver[str]):
         # Read at call time: clones carry another serializer, and users assign one after construction.
         serde = self.serde
         if self._bound is None or self._bound[0] is not serde:
+            if (schemas := self._shared.schemas) is not None:
+                _check_serde(schemas, serde)
             self._bound = (serde, Operations(self._shared, Codec(serde, self._shared.memory, self._shared.vault)))
         return self._bound[1]
 
@@ -443,7 +453,9 @@ class Saver(BaseCheckpointSaver[str]):
         if not id:
             raise InvalidConfig("the checkpoint's id is empty", what="checkpoint id", value="''")
         codec, merged = self._ops.codec, full_metadata(config, metadata)
-        return place, codec.draft(place.thread, place.ns, id, place.id, checkpoint, merged, new_versions)
+        schema = self._schema(place.ns)
+        stamp = None if schema is None else schema.stamp
+        return place, codec.draft(place.thread, place.ns, id, place.id, checkpoint, merged, new_versions, stamp)
 
     def _draft_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
@@ -457,11 +469,27 @@ class Saver(BaseCheckpointSaver[str]):
             )
         task, path = check_id(task_id, "task_id"), check_id(task_path, "task_path")
         named = [(check_channel(channel), value) for channel, value in writes]
-        return place, self._ops.codec.draft_writes(place.thread, named, task, path)
+        schema = self._schema(place.ns)
+        stamp = None if schema is None else schema.write_stamp
+        return place, self._ops.codec.draft_writes(place.thread, named, task, path, stamp)
+
+    def _schema(self, ns: str) -> Schema | None:
+        schemas = self._shared.schemas
+        return None if schemas is None else schemas.of(ns)
 
 
 def _passes(codec: Codec, wanted: Mapping[str, Any], header: bytes) -> bool:
     return matches(codec.metadata("", "", "", header), wanted)
+
+
+def _check_serde(schemas: Schemas, serde: object) -> None:
+    if schemas.renames_classes and (not isinstance(serde, Serializer) or serde.custom):
+        raise InvalidConfig(
+            "the schema's upgrades rename classes, which needs Milepost's own serializer: leave serde out, or pass a "
+            "milepost.codec.values.Serializer without an ext hook of your own",
+            what="serde",
+            value=repr(serde)[:200],
+        )
 
 
 def _check_arguments(serde: object, keys: object) -> None:

@@ -18,7 +18,9 @@ from milepost.codec.items import Inline, Item, Piece, cut
 from milepost.codec.layout import INLINES, TYPED, Address, Layout, Placer, from_wire, is_snapshot, spans_of, to_wire
 from milepost.codec.memo import Memory, ThreadMemo
 from milepost.codec.pack import repack, reseal_pack, seal_pack
+from milepost.codec.revive import Renames
 from milepost.codec.shelf import Shelf
+from milepost.codec.values import Serializer
 from milepost.errors import Corrupt, MilepostError, Unserializable
 from milepost.places import store_name
 from milepost.store import Batch, CheckpointRow, Pack, Span, WriteRow, merge_spans
@@ -50,6 +52,8 @@ class Draft:
     memo: ThreadMemo
     epoch: int | None
     """The generation of the layouts in `pieces`."""
+    lost: list[str] = field(default_factory=list)
+    """Channels that the parent has a value of, and that this checkpoint leaves out although nobody wrote to them."""
 
 
 @dataclass(slots=True)
@@ -80,6 +84,7 @@ class DraftWrite:
     path: str
     channel: str
     piece: Piece
+    stamp: bytes | None = None
 
 
 @dataclass(slots=True)
@@ -105,6 +110,13 @@ class Codec:
         self._memory = memory
         self._vault = vault
 
+    def renaming(self, classes: Renames) -> Codec:
+        """The same, but reading objects of some classes as those of others. Only Milepost's serializer can."""
+        own = self._own.renaming(classes)
+        clone = Codec(own if isinstance(self.serde, Serializer) else self.serde, self._memory, self._vault)
+        clone._own, clone._own_coding = own, OwnCoding(own)
+        return clone
+
     @property
     def seals(self) -> bool:
         """Whether anything of the metadata may be told to the store."""
@@ -121,12 +133,14 @@ class Codec:
         checkpoint: Checkpoint,
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
+        stamp: bytes | None = None,
     ) -> Draft:
         """Encode a checkpoint. Raises `Unserializable` naming thread, channel and path."""
         memo = self._memory.thread(thread)
         versions = dict(checkpoint["channel_versions"])
         pieces: dict[str, Piece | Layout] = {}
         unchanged: dict[str, Any] = {}
+        lost: list[str] = []
         with memo.lock:
             memo.speak(self._coding)
             epoch = memo.epoch
@@ -140,16 +154,15 @@ class Codec:
                 pieces[channel] = self._cut(memo, thread, ns, channel, value)
             for channel, (label, layout) in before.items():
                 # The snapshot of a delta channel that nothing was written to since: LangGraph does not repeat it, but
-                # looks for it under the version.
-                if (
-                    is_snapshot(layout)
-                    and channel not in pieces
-                    and channel not in new_versions
-                    and versions.get(channel) == label
-                ):
+                # looks for it under the version. Of any other channel, the graph does not know it.
+                if channel in pieces or channel in new_versions or versions.get(channel) != label:
+                    continue
+                if is_snapshot(layout):
                     pieces[channel] = layout
+                else:
+                    lost.append(channel)
         try:
-            encoded = front(id, list(pieces), checkpoint, metadata, self.serde)
+            encoded = front(id, list(pieces), checkpoint, metadata, self.serde, stamp)
         except Unserializable as exc:
             raise Unserializable(
                 f"the metadata or versions of checkpoint {checkpoint['id']!r} of thread {thread!r} cannot be stored: "
@@ -169,6 +182,7 @@ class Codec:
             unchanged=unchanged,
             memo=memo,
             epoch=epoch,
+            lost=lost,
         )
 
     def _cut(self, memo: ThreadMemo, thread: str, ns: str, channel: str, value: Any) -> Piece:
@@ -251,12 +265,14 @@ class Codec:
             memo.learn(placed.fresh, placed.writer, placed.first)
             memo.keep_values(placed.row.ns, placed.row.id, placed.values)
 
-    def draft_writes(self, thread: str, writes: Sequence[tuple[str, Any]], task: str, path: str) -> list[DraftWrite]:
+    def draft_writes(
+        self, thread: str, writes: Sequence[tuple[str, Any]], task: str, path: str, stamp: bytes | None = None
+    ) -> list[DraftWrite]:
         """Encode the pending writes of a task. Raises `Unserializable` naming thread, channel and path."""
         drafts: list[DraftWrite] = []
         for at, (channel, value) in enumerate(writes):
             piece = self._encode(thread, channel, value)
-            drafts.append(DraftWrite(task, WRITES_IDX_MAP.get(channel, at), path, channel, piece))
+            drafts.append(DraftWrite(task, WRITES_IDX_MAP.get(channel, at), path, channel, piece, stamp))
         return drafts
 
     def place_writes(
@@ -279,7 +295,8 @@ class Codec:
                 writers: dict[int, int] = {}
                 wire = to_wire(layout, writers)
                 about = _about_write(thread, ns, checkpoint, draft.task, draft.idx) if vault else b""
-                value = wrap(ormsgpack.packb([list(writers), wire]), vault=vault, about=about)
+                parts = [list(writers), wire] if draft.stamp is None else [list(writers), wire, draft.stamp]
+                value = wrap(ormsgpack.packb(parts), vault=vault, about=about)
                 pack = self._pack(thread, placer) if placer.fresh else None
                 rows.append(WriteRow(draft.task, draft.idx, draft.path, store_name(draft.channel), value, spans, pack))
                 fresh.append((placer.fresh, placer.writer, placer.first))
@@ -348,15 +365,15 @@ class Codec:
         """Decode all channel values of a checkpoint."""
         return {channel: self.value(thread, channel, layout, shelf) for channel, layout in header.layouts.items()}
 
-    def write_layout(self, thread: str, ns: str, checkpoint: str, row: WriteRow) -> Layout:
-        """Where the value of a pending write lies."""
+    def write_layout(self, thread: str, ns: str, checkpoint: str, row: WriteRow) -> tuple[Layout, bytes | None]:
+        """Where the value of a pending write lies, and the stamp of the schema it was stored under."""
         about = _about_write(thread, ns, checkpoint, row.task, row.idx)
         payload = unwrap(row.value, vault=self._vault, about=about)
         try:
-            writers, wire = ormsgpack.unpackb(payload)
+            writers, wire, *stamp = ormsgpack.unpackb(payload)
         except (ValueError, TypeError) as exc:
             raise Corrupt(f"a pending write to {row.channel!r} does not make sense", damage="write") from exc
-        return from_wire(wire, writers)
+        return from_wire(wire, writers), stamp[0] if stamp else None
 
     def remember(self, thread: str, generation: int, row: CheckpointRow, header: Header, packs: Sequence[Pack]) -> None:
         """A checkpoint was read: the next put may refer to what it holds."""

@@ -7,7 +7,8 @@ layouts]``, which needs the addresses. A front is one of
     [1, names, (type, bytes) of the checkpoint, (type, bytes) of the metadata]      by a serializer of the user's
 
 where checkpoint is ``[v, ts, updated_channels, rest]`` and metadata ``[source, step, parents, rest]``, each of these
-nil when it is not what LangGraph makes, and then, if there is one, in the dict `rest`.
+nil when it is not what LangGraph makes, and then, if there is one, in the dict `rest`. Where the saver has a schema, its
+stamp follows as one more element, of bytes that mean nothing here.
 
 `names` is a table of channel names and `versions` one of version labels, since both recur; LangGraph's 50 character
 labels are kept as a number and a fraction where that gives back the very same text.
@@ -43,6 +44,8 @@ class Header:
     checkpoint: dict[str, Any]
     metadata: dict[str, Any]
     layouts: dict[str, Layout]
+    stamp: bytes | None = None
+    """Of the schema it was stored under."""
 
 
 def _about(thread: str, ns: str, id: str) -> bytes:
@@ -55,15 +58,15 @@ def front(
     checkpoint: Checkpoint,
     metadata: CheckpointMetadata,
     serde: SerializerProtocol,
+    stamp: bytes | None = None,
 ) -> bytes:
     """Encode what is known when a put is asked for: `channels` are those with a value. Raises `Unserializable`."""
     body: dict[str, Any] = dict(checkpoint)
     body.pop("channel_values", None)
     names = list(channels)
     if not isinstance(serde, Serializer):
-        return ormsgpack.packb(
-            [_FOREIGN, names, list(serde.dumps_typed(body)), list(serde.dumps_typed(dict(metadata)))]
-        )
+        pairs = [list(serde.dumps_typed(body)), list(serde.dumps_typed(dict(metadata)))]
+        return ormsgpack.packb([_FOREIGN, names, *pairs, *(() if stamp is None else (stamp,))])
     if body["id"] == id:
         del body["id"]  # the row has it
     numbers = dict(zip(names, range(len(names)), strict=True))
@@ -81,6 +84,7 @@ def front(
             *tables,
             [_take(body, "v", int), _take(body, "ts", str), touched, body],
             [_take(facts, "source", str), _take(facts, "step", int), _take(facts, "parents", dict), facts],
+            *(() if stamp is None else (stamp,)),
         ]
     )
 
@@ -158,9 +162,10 @@ def open_header(
         (kind, names, *parts), (writers, wires) = decoded
         layouts = {name: from_wire(wire, writers) for name, wire in zip(names, wires, strict=False)}
         if kind == _FOREIGN:
-            body, metadata = parts
-            return Header(serde.loads_typed(tuple(body)), serde.loads_typed(tuple(metadata)), layouts)
-        versions, current, read, (v, ts, touched, rest), (source, step, parents, facts) = parts
+            body, metadata, *stamp = parts
+            checkpoint, facts = serde.loads_typed(tuple(body)), serde.loads_typed(tuple(metadata))
+            return Header(checkpoint, facts, layouts, stamp[0] if stamp else None)
+        versions, current, read, (v, ts, touched, rest), (source, step, parents, facts), *stamp = parts
         if versions is not None:
             labels = [_long(*label) if type(label) is list else label for label in versions]
             rest["channel_versions"] = _named(current, names, labels)
@@ -170,7 +175,7 @@ def open_header(
         facts = _in_front(facts, source=source, step=step, parents=parents)
     except (ValueError, TypeError, IndexError) as exc:
         raise Corrupt(f"the header of checkpoint {id!r} does not make sense: {exc}", damage="header") from exc
-    return Header(rest, facts, layouts)
+    return Header(rest, facts, layouts, stamp[0] if stamp else None)
 
 
 def _in_front(rest: dict[str, Any], **taken: Any) -> dict[str, Any]:

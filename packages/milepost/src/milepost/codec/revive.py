@@ -12,6 +12,7 @@ import importlib
 import logging
 import pickle
 import sys
+from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 import ormsgpack
@@ -30,6 +31,8 @@ log: Final = logging.getLogger("langgraph.checkpoint.serde.jsonplus")
 
 Unknown = Literal["error", "placeholder", "payload"]
 Allowed = set[tuple[str, ...]] | bool | None
+Renames = Mapping[tuple[str, str], type | tuple[str, str]]
+"""(module, qualified name) -> the class, or its name, that is built instead."""
 
 _unpackb = ormsgpack.unpackb
 _KEYS: Final = ormsgpack.OPT_NON_STR_KEYS
@@ -56,9 +59,12 @@ class Gone(Exception):
 class Policy:
     """What a reader may build, and what it does about what it cannot. Immutable, so shared by copies and threads."""
 
-    __slots__ = ("allowed", "pickles", "registry", "unknown")
+    __slots__ = ("allowed", "pickles", "registry", "renamed", "unknown")
 
-    def __init__(self, allowed: Allowed, unknown: Unknown, registry: Registry, *, pickles: bool) -> None:
+    def __init__(
+        self, allowed: Allowed, unknown: Unknown, registry: Registry, *, pickles: bool, renamed: Renames | None = None
+    ) -> None:
+        self.renamed = renamed
         self.allowed = allowed
         self.unknown = unknown
         self.registry = registry
@@ -125,7 +131,7 @@ class Revival:
                 before = self._degraded
                 # Once, and here: nested extensions cost one frame of the stack each.
                 parts = _unpackb(data, ext_hook=self.hook, option=_KEYS)
-                if code == exts.PYDANTIC_V2 and len(parts) == 4:
+                if code == exts.PYDANTIC_V2 and len(parts) == 4 and not self._policy.renamed:
                     shape = BY_NAME.get(parts[1])
                     if shape is not None and shape.module == parts[0]:
                         message = shape.build(parts[2])
@@ -173,11 +179,12 @@ class Revival:
         qualname = tail[0] if tail else name
         if type(qualname) is not str:
             raise Corrupt("a stored object does not name its class", damage="value")
-        if not self._policy.allows(module, name, qualname):
+        renamed = self._policy.renamed.get((module, qualname)) if self._policy.renamed else None
+        if renamed is None and not self._policy.allows(module, name, qualname):
             self._degraded += 1
             return payload
         try:
-            cls = find(module, qualname)
+            cls = find(*(renamed or (module, qualname))) if not isinstance(renamed, type) else renamed
         except Gone as exc:
             if not tail and not exc.module:
                 # LangGraph's serializer writes instances of classes inside functions and classes so.
@@ -186,7 +193,7 @@ class Revival:
         try:
             if tail:
                 return _rebuild(code, cls, payload, tail, checked=checked)
-            return _construct(code, module, cls, payload)
+            return _construct(code, cls.__module__ if renamed else module, cls, payload)
         except Exception as exc:
             return self._lost(code, data, module, qualname, payload, exc)
 

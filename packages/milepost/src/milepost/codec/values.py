@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 from collections.abc import Iterable
 from typing import Any, Final, cast
@@ -11,7 +12,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from milepost.codec import exts
 from milepost.codec.exts import REGISTRY, Placeholder, Registered, Registry, register
-from milepost.codec.revive import Policy, Revival, Unknown
+from milepost.codec.revive import Policy, Renames, Revival, Unknown
 from milepost.codec.walk import Level, Walk
 from milepost.errors import Corrupt, InvalidConfig, Unserializable
 
@@ -56,9 +57,13 @@ class Serializer(JsonPlusSerializer):
         self._unknown: Unknown = unknown
         self._policy = self._make_policy()
 
-    def _make_policy(self) -> Policy:
+    def _make_policy(self, renamed: Renames | None = None) -> Policy:
         return Policy(
-            self._allowed_msgpack_modules, self._unknown, self._level.registry, pickles=bool(self.pickle_fallback)
+            self._allowed_msgpack_modules,
+            self._unknown,
+            self._level.registry,
+            pickles=bool(self.pickle_fallback),
+            renamed=renamed,
         )
 
     def with_msgpack_allowlist(self, extra_allowlist: Iterable[tuple[str, ...] | type]) -> Serializer:
@@ -66,6 +71,20 @@ class Serializer(JsonPlusSerializer):
         clone = cast("Serializer", super().with_msgpack_allowlist(extra_allowlist))
         if clone is not self:
             clone._policy = clone._make_policy()  # noqa: SLF001  # a copy of self, which nobody else has seen
+        return clone
+
+    @property
+    def custom(self) -> bool:
+        """Whether an ext hook of the user's does the decoding."""
+        return self._custom_unpack_ext_hook
+
+    def renaming(self, classes: Renames) -> Serializer:
+        """A serializer that reads objects of some classes as those of others: old name -> class, or its name.
+
+        The old class is not looked for, and the new one is allowed by being named here.
+        """
+        clone = copy.copy(self)
+        clone._policy = clone._make_policy(classes)  # noqa: SLF001  # (as above)
         return clone
 
     def encode(self, obj: Any) -> bytes:

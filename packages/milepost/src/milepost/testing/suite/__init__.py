@@ -15,6 +15,7 @@ from milepost.testing.suite.failing import Damage, Faults
 from milepost.testing.suite.identity import BadInput, Configs, Deletion, Identity
 from milepost.testing.suite.leases import Driving, Leases
 from milepost.testing.suite.reading import Latest, Listing
+from milepost.testing.suite.releases import Releases
 from milepost.testing.suite.serializers import Serializers
 from milepost.testing.suite.sharing import Concurrency, Observed, Sharing
 from milepost.testing.suite.storage import Forks, InPlace, Once
@@ -47,6 +48,7 @@ __all__ = [
     "Overview",
     "Prune",
     "Refused",
+    "Releases",
     "Runs",
     "Serializers",
     "Sharing",
@@ -82,6 +84,7 @@ class Everything(
     Sharing,
     Observed,
     Serializers,
+    Releases,
     Concurrency,
     Faults,
     Damage,

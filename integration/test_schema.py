@@ -1,0 +1,146 @@
+"""Threads that outlive their graph: they wait under one release, and another one goes on with them."""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Annotated, Any
+
+import milepost
+import pytest
+from driving import Flavour, Graph, graph_of, thread
+from langgraph.graph import END, START
+from langgraph.types import Command, interrupt
+from milepost import schema as ms
+from milepost.saver import Saver
+from typing_extensions import TypedDict
+
+ONE = thread("one")
+
+
+@dataclass
+class Order:
+    """Where the class is in release 3."""
+
+    number: int
+    item: str
+
+
+class First(TypedDict, total=False):
+    order: Any
+    note: str
+    log: Annotated[list[str], operator.add]
+
+
+class Third(TypedDict, total=False):
+    purchase: Any
+    log: Annotated[list[str], operator.add]
+    tags: list[str]
+
+
+ONE_SCHEMA = milepost.Schema(First, version=1, name="shop")
+THREE_SCHEMA = milepost.Schema(
+    Third,
+    version=3,
+    name="shop",
+    upgrades=[
+        ms.Step(1, 2, ms.rename_channel("order", "purchase"), ms.rename_class("old_shop:Order", Order)),
+        ms.Step(
+            2,
+            3,
+            ms.rename_node("ask", "approve"),
+            ms.drop_channel("note"),
+            ms.add_channel("tags", ["migrated"]),
+            ms.map_channel("log", lambda lines: [line.upper() for line in lines]),
+        ),
+    ],
+)
+
+
+@pytest.fixture
+def old_order() -> Iterator[type]:
+    """The class as release 1 has it, in a module that is gone afterwards."""
+    module = ModuleType("old_shop")
+
+    @dataclass
+    class Old:
+        number: int
+        item: str
+
+    Old.__module__, Old.__qualname__, Old.__name__ = "old_shop", "Order", "Order"
+    vars(module)["Order"] = Old
+    sys.modules["old_shop"] = module
+    yield Old
+    sys.modules.pop("old_shop", None)
+
+
+def _release_1(saver: Saver, order: type) -> Graph:
+    builder = graph_of(First)
+    builder.add_node("take", lambda _: {"order": order(7, "lamp"), "note": "n", "log": ["taken"]})
+
+    def ask(state: First) -> First:
+        return {"log": [f"answer {interrupt(state['order'].item)}"]}
+
+    builder.add_node("ask", ask)
+    builder.add_node("stock", lambda _: {"log": ["stocked"]})
+    builder.add_node("ship", lambda _: {"log": ["shipped"]})
+    builder.add_edge(START, "take")
+    builder.add_edge("take", "ask")
+    builder.add_edge("take", "stock")
+    builder.add_edge(["ask", "stock"], "ship")
+    builder.add_edge("ship", END)
+    return builder.compile(checkpointer=saver)
+
+
+def _release_3(saver: Saver, ran: list[str]) -> Graph:
+    def notes(name: str, **update: Any) -> Any:
+        def node(_: Third) -> dict[str, Any]:
+            ran.append(name)
+            return update
+
+        return node
+
+    builder = graph_of(Third)
+    builder.add_node("take", notes("take"))
+
+    def approve(state: Third) -> Third:
+        answer = interrupt(f"{state['purchase'].item}?")
+        ran.append("approve")
+        return {"log": [f"{answer} {state['purchase'].number} {state['tags']}"]}
+
+    builder.add_node("approve", approve)
+    builder.add_node("stock", notes("stock"))
+    builder.add_node("ship", notes("ship", log=["shipped"]))
+    builder.add_edge(START, "take")
+    builder.add_edge("take", "approve")
+    builder.add_edge("take", "stock")
+    builder.add_edge(["approve", "stock"], "ship")
+    builder.add_edge("ship", END)
+    return builder.compile(checkpointer=saver)
+
+
+async def test_a_thread_waits_under_release_1_and_goes_on_under_release_3(
+    saver_url: str, flavour: Flavour, old_order: type
+) -> None:
+    async with milepost.connect(saver_url, schema=ONE_SCHEMA) as first:
+        await flavour.invoke(_release_1(first, old_order), {"log": ["in"]}, ONE)
+        del sys.modules["old_shop"]
+        ran: list[str] = []
+        graph = _release_3(Saver(first.backend, schema=THREE_SCHEMA), ran)
+        state = await flavour.state(graph, ONE)
+        assert state.next == ("approve",)
+        assert state.values["purchase"] == Order(7, "lamp")
+        assert state.values["tags"] == ["migrated"]
+        assert state.values.keys() == {"purchase", "log", "tags"}
+        assert {task.name: [question.value for question in task.interrupts] for task in state.tasks} == {
+            "approve": ["lamp"],
+            "stock": [],
+        }
+        done = await flavour.invoke(graph, Command(resume="yes"), ONE)
+        # What had finished is not run again, and the join behind both is reached.
+        assert ran == ["approve", "ship"]
+        assert done["log"] == ["IN", "TAKEN", "yes 7 ['migrated']", "STOCKED", "shipped"]
+        assert (await flavour.state(graph, ONE)).next == ()

@@ -1,0 +1,37 @@
+"""State that outlives its code: versions of a graph's state, and how checkpoints of one become checkpoints of another.
+
+Pure computing: it never talks to a store. See `Schema`, `Step`, and the changes that a step is made of.
+"""
+
+from __future__ import annotations
+
+from milepost.schema.changes import (
+    Change,
+    add_channel,
+    drop_channel,
+    drop_node,
+    map_channel,
+    map_state,
+    rename_channel,
+    rename_class,
+    rename_node,
+)
+from milepost.schema.schema import Schema, Schemas, Step
+from milepost.schema.shape import Drift, Shape
+
+__all__ = [
+    "Change",
+    "Drift",
+    "Schema",
+    "Schemas",
+    "Shape",
+    "Step",
+    "add_channel",
+    "drop_channel",
+    "drop_node",
+    "map_channel",
+    "map_state",
+    "rename_channel",
+    "rename_class",
+    "rename_node",
+]

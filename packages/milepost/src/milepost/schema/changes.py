@@ -1,0 +1,291 @@
+"""What can change between two versions of a state, as declarations. Each says what becomes of names and values;
+`milepost.schema.carry` applies that to everything a checkpoint keeps under them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from milepost.errors import InvalidConfig
+from milepost.schema.image import BRANCH, JOIN, Image, starts_of
+
+ClassName = tuple[str, str]
+"""(module, qualified name)."""
+
+PLUMBING: Final = ("__", BRANCH, JOIN)
+"""How the channels begin that LangGraph makes by itself."""
+
+
+class Change:
+    """One change. As it stands, it changes nothing."""
+
+    classes: Mapping[ClassName, type | ClassName] = {}
+    """Classes under other names, for the decoder."""
+    nodes: tuple[str, ...] = ()
+    """Nodes whose name changes."""
+    renamed_from: tuple[str, ...] = ()
+    """Channels whose name changes, by their names before."""
+    whole: bool = False
+    """Whether it looks at all of the state, so that nothing may be left out."""
+
+    def channel(self, name: str) -> str | None:
+        """What the channel is called now; None when there is none any more."""
+        return name
+
+    def node(self, name: str) -> str | None:
+        """What the node is called now; None when there is none any more."""
+        return name
+
+    def restarts(self, node: str) -> bool:
+        """Whether what a task of this node did so far is of no use any more."""
+        return False
+
+    def value(self, channel: str, value: Any) -> Any:
+        """What the value of a channel becomes. `channel` is its name before."""
+        return value
+
+    def update(self, channel: str, value: Any) -> Any:
+        """What becomes of a value that a task wrote to a channel."""
+        return value
+
+    def updates(self, channel: str, value: Any, where: str) -> Iterable[tuple[str, Any]]:
+        """What is written now in the place of one write. `where` is for messages."""
+        name = self.channel(channel)
+        return () if name is None else ((name, self.update(channel, value)),)
+
+    def seed(self, channel: str, value: Any, where: str) -> Any:
+        """`value`, for the value of a delta channel in a checkpoint that is read for its history."""
+        return self.value(channel, value)
+
+    def amend(self, image: Image) -> None:
+        """What names and values alone do not say. Called last, on the checkpoint itself."""
+
+
+class _RenameChannel(Change):
+    def __init__(self, old: str, new: str) -> None:
+        self._old, self._new = old, new
+        self.renamed_from = (old,)
+
+    def channel(self, name: str) -> str:
+        return self._new if name == self._old else name
+
+
+class _DropChannel(Change):
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def channel(self, name: str) -> str | None:
+        return None if name == self._name else name
+
+
+class _AddChannel(Change):
+    def __init__(self, name: str, make: Callable[[], Any]) -> None:
+        self._name = name
+        self._make = make
+
+    def amend(self, image: Image) -> None:
+        if self._name not in image.values:
+            add(image, self._name, self._make())
+
+
+class _MapChannel(Change):
+    def __init__(self, name: str, value: Callable[[Any], Any], update: Callable[[Any], Any]) -> None:
+        self._name = name
+        self._value = value
+        self._update = update
+
+    def value(self, channel: str, value: Any) -> Any:
+        return self._value(value) if channel == self._name else value
+
+    def update(self, channel: str, value: Any) -> Any:
+        if channel != self._name:
+            return value
+        if value.__class__ is dict and set(value) == {"__overwrite__"}:
+            return {"__overwrite__": self._value(value["__overwrite__"])}
+        if type(value).__name__ == "Overwrite" and type(value).__module__ == "langgraph.types":
+            return type(value)(self._value(value.value))
+        return self._update(value)
+
+
+class _RenameNode(Change):
+    def __init__(self, old: str, new: str | None) -> None:
+        self._old, self._new = old, new
+        self.nodes = (old,)
+
+    def node(self, name: str) -> str | None:
+        return self._new if name == self._old else name
+
+    def channel(self, name: str) -> str | None:
+        if name == BRANCH + self._old:
+            return None if self._new is None else BRANCH + self._new
+        join = starts_of(name)
+        return name if join is None else self._join(*join)
+
+    def _join(self, starts: Iterable[str], end: str) -> str | None:
+        # In plus signs, a name that holds one itself is found as well.
+        text = f"+{'+'.join(starts)}+".replace(f"+{self._old}+", "+" if self._new is None else f"+{self._new}+")
+        behind = self.node(end)
+        waited_for = text.strip("+")
+        return f"{JOIN}{waited_for}:{behind}" if waited_for and behind is not None else None
+
+
+class _DropNode(_RenameNode):
+    def restarts(self, node: str) -> bool:
+        return node == self._old
+
+
+class _RenameClass(Change):
+    def __init__(self, old: ClassName, new: type | ClassName) -> None:
+        self.classes = {old: new}
+
+
+class _MapState(Change):
+    whole = True
+
+    def __init__(
+        self,
+        function: Callable[[dict[str, Any]], Mapping[str, Any]],
+        writes: Callable[[str, Any], Iterable[tuple[str, Any]]] | None,
+    ) -> None:
+        self._function = function
+        self._writes = writes
+
+    def updates(self, channel: str, value: Any, where: str) -> Iterable[tuple[str, Any]]:
+        if channel.startswith(PLUMBING):
+            return ((channel, value),)
+        if self._writes is None:
+            raise NotDeclared(
+                f"{where} holds a write to channel {channel!r}, and the free function of an upgrade does not say what "
+                "becomes of writes: pass map_state(function, writes=…)"
+            )
+        return self._writes(channel, value)
+
+    def seed(self, channel: str, value: Any, where: str) -> Any:
+        raise NotDeclared(
+            f"{where} is read for the history of delta channel {channel!r}, which the free function of an upgrade "
+            "cannot be applied to: declare that channel's change with map_channel or rename_channel"
+        )
+
+    def amend(self, image: Image) -> None:
+        values = image.values
+        before = {name: value for name, value in values.items() if not name.startswith(PLUMBING)}
+        after = self._function(copy.copy(before))
+        if not isinstance(after, Mapping):
+            raise TypeError(f"the free function of an upgrade returned {after!r}: it must return the new state")
+        for name in before.keys() - after.keys():
+            remove(image, name)
+        for name, value in after.items():
+            if name in before:
+                values[name] = value
+            else:
+                add(image, name, value)
+
+
+class NotDeclared(Exception):
+    """An upgrade meets something that it says nothing about."""
+
+
+def add(image: Image, name: str, value: Any) -> None:
+    """Give a checkpoint a channel that nobody has written to."""
+    versions = image.versions
+    image.values[name] = value
+    if name not in versions and versions:
+        # The newest there is, so that it is kept by the next step; and seen, so that it triggers nothing.
+        versions[name] = max(versions.values())
+        seen = image.seen.get("__interrupt__")
+        if isinstance(seen, dict):
+            seen.setdefault(name, versions[name])
+
+
+def remove(image: Image, name: str) -> None:
+    """Leave no trace of a channel in a checkpoint."""
+    image.values.pop(name, None)
+    image.versions.pop(name, None)
+    for seen in image.seen.values():
+        if isinstance(seen, dict):
+            seen.pop(name, None)
+    updated = image.checkpoint.get("updated_channels")
+    if updated:
+        image.checkpoint["updated_channels"] = [one for one in updated if one != name]
+
+
+def rename_channel(old: str, new: str) -> Change:
+    """A key of the state has another name. Values, versions, pending writes, the input of a run that has not begun, and
+    the arguments of pending sends keep what they hold under it.
+
+    Refused when read if a checkpoint has a value under both names.
+    """
+    return _RenameChannel(_text(old), _text(new))
+
+
+def drop_channel(name: str) -> Change:
+    """A key of the state is no more: no trace of it is left, so that nothing waits for it."""
+    return _DropChannel(_text(name))
+
+
+def add_channel(name: str, default: Any = None, *, factory: Callable[[], Any] | None = None) -> Change:
+    """A new key of the state, with a value for checkpoints that have none: a copy of `default`, or what `factory`
+    returns."""
+    return _AddChannel(_text(name), factory or (lambda: copy.deepcopy(default)))
+
+
+def map_channel(name: str, function: Callable[[Any], Any], *, update: Callable[[Any], Any] | None = None) -> Change:
+    """The value of a key is another one: what `function` makes of it.
+
+    It is applied to the channel's value, to the snapshots of a delta channel, and to what tasks have written and no
+    step has taken up yet; where such an update has another form than the value (one element for a list), pass `update`.
+    `function` must be pure: it is called each time a checkpoint is read.
+    """
+    return _MapChannel(_text(name), function, update or function)
+
+
+def rename_node(old: str, new: str) -> Change:
+    """A node has another name: what waits in it, waits there under the new one."""
+    return _RenameNode(_text(old), _text(new))
+
+
+def drop_node(name: str, *, to: str | None = None) -> Change:
+    """A node is no more. What waits for it or in it goes on in the node `to`, from its beginning; without `to`, it ends
+    there. A question that a task of it asked is withdrawn."""
+    return _DropNode(_text(name), None if to is None else _text(to))
+
+
+def rename_class(old: str, new: type | str) -> Change:
+    """A class of which objects are stored has moved, or another one takes its place. `old` and, where it is text, `new`
+    are written ``"module:Class"``. Acts before objects are built: the old module may be gone.
+
+    Needs Milepost's own serializer.
+    """
+    return _RenameClass(_class_name(old), new if isinstance(new, type) else _class_name(new))
+
+
+def map_state(
+    function: Callable[[dict[str, Any]], Mapping[str, Any]],
+    *,
+    writes: Callable[[str, Any], Iterable[tuple[str, Any]]] | None = None,
+) -> Change:
+    """A free function: from the state's values, by channel, to the new ones. A key that it leaves out is dropped.
+
+    It sees the keys that have a value in the checkpoint (the snapshot of a delta channel as LangGraph keeps it). What
+    tasks have written and no step has taken up yet is given to `writes`, one write at a time, which returns what is
+    written instead; without it, a checkpoint with such writes is refused.
+    """
+    return _MapState(function, writes)
+
+
+def _text(name: object) -> str:
+    if not isinstance(name, str) or not name:
+        raise InvalidConfig(f"{name!r} is no name of a channel or node", what="name", value=repr(name)[:200])
+    return name
+
+
+def _class_name(text: object) -> ClassName:
+    module, _, name = text.partition(":") if isinstance(text, str) else ("", "", "")
+    if not module or not name:
+        raise InvalidConfig(
+            f"{text!r} is no class: write it as 'module:Class', such as 'app.models:Order'",
+            what="class",
+            value=repr(text)[:200],
+        )
+    return module, name

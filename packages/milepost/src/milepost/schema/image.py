@@ -1,0 +1,74 @@
+"""What upgrades work on: a checkpoint with its pending writes, out of the store and not yet LangGraph's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+START: Final = "__start__"
+"""The channel of a run's input: an update of the state, in the shape of the state."""
+TASKS: Final = "__pregel_tasks"
+"""The channel of pending sends."""
+INTERRUPT: Final = "__interrupt__"
+NO_WRITES: Final = "__no_writes__"
+SOURCE: Final = "__error_source_node__"
+BRANCH: Final = "branch:to:"
+JOIN: Final = "join:"
+COUNTERS: Final = "counters_since_delta_snapshot"
+CONTROL: Final = frozenset({"__error__", SOURCE, INTERRUPT, "__resume__", "__scheduled__"})
+"""Writes that are about a task, not of its output."""
+
+
+@dataclass(slots=True)
+class Write:
+    """One pending write."""
+
+    task: str
+    idx: int
+    path: str
+    channel: str
+    value: Any
+    version: int = 0
+    """Of the schema, when it was stored."""
+
+
+@dataclass(slots=True)
+class Image:
+    """One checkpoint. Everything in it is its own and may be changed."""
+
+    thread: str
+    ns: str
+    id: str
+    checkpoint: dict[str, Any]
+    """With ``channel_values``."""
+    metadata: dict[str, Any]
+    writes: list[Write] = field(default_factory=list)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        values: dict[str, Any] = self.checkpoint["channel_values"]
+        return values
+
+    @property
+    def versions(self) -> dict[str, Any]:
+        versions: dict[str, Any] = self.checkpoint.setdefault("channel_versions", {})
+        return versions
+
+    @property
+    def seen(self) -> dict[str, Any]:
+        seen: dict[str, Any] = self.checkpoint.setdefault("versions_seen", {})
+        return seen
+
+
+def starts_of(join: str) -> tuple[Sequence[str], str] | None:
+    """The nodes that a join channel waits for, as written (a name may hold a plus), and the node behind it."""
+    if not join.startswith(JOIN) or ":" not in join[len(JOIN) :]:
+        return None
+    starts, _, end = join[len(JOIN) :].rpartition(":")
+    return starts.split("+"), end
+
+
+def is_send(value: Any) -> bool:
+    """LangGraph's ``Send``, which the core cannot import."""
+    return type(value).__name__ == "Send" and type(value).__module__ == "langgraph.types"

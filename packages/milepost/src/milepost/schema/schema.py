@@ -1,0 +1,362 @@
+"""Schemas: a state with its version, and the ways that lead to it from other versions."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Final, Literal, cast
+
+from milepost.errors import InvalidConfig, SchemaMismatch
+from milepost.schema.carry import carry, carry_update, carry_writes
+from milepost.schema.changes import Change, ClassName, NotDeclared
+from milepost.schema.image import Image, Write
+from milepost.schema.shape import Drift, Shape, drift
+from milepost.schema.stamps import Stamp, decode, encode
+from milepost.schema.tasks import Tasks
+
+OnDrift = Literal["warn", "refuse"]
+Classes = Mapping[ClassName, type | ClassName]
+
+_KNOWN: Final = 1024
+"""Most different stamps whose verdicts are kept."""
+
+
+@dataclass(frozen=True, init=False)
+class Step:
+    """From one version to another: `changes`, applied in order.
+
+    Each change speaks of the names that the changes before it have left.
+    """
+
+    source: int
+    target: int
+    changes: tuple[Change, ...]
+
+    def __init__(self, source: int, target: int, *changes: Change) -> None:
+        if any(not isinstance(change, Change) for change in changes):
+            raise InvalidConfig(
+                f"Step({source}, {target}, …) holds something that is no change: use rename_channel, map_state, … of "
+                "milepost.schema",
+                what="changes",
+            )
+        object.__setattr__(self, "source", source)
+        object.__setattr__(self, "target", target)
+        object.__setattr__(self, "changes", changes)
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Whose stamp is looked at. For messages."""
+
+    thread: str
+    ns: str
+    id: str
+
+    def __str__(self) -> str:
+        return f"checkpoint {self.id!r} of thread {self.thread!r}" + (f", namespace {self.ns!r}" if self.ns else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a stamp means to a schema."""
+
+    version: int
+    steps: tuple[Step, ...] = ()
+    """What leads to the schema's own version. Empty: it is to be taken as it is."""
+    table: bytes | None = None
+    """Of the stored shape, where it is not the schema's own although the version is."""
+
+
+class Schema:
+    """A state with a version, and how checkpoints of other versions become ones of it.
+
+    Args:
+        state: the graph's state: a TypedDict, a dataclass or a Pydantic model. Further classes whose keys are channels
+            of the same graph (input, output and private state) may follow in a tuple.
+        version: of this shape, from 1 on. It goes up with each change of the state's keys, types or nodes' names.
+        upgrades: `Step`s from older versions. They are chained; the fewest steps are taken.
+        downgrades: `Step`s from newer versions, for a release that has to read what a newer one has written.
+        name: what the schema is called in the store; by default the name of the state's class.
+        formerly: names that it had before.
+        readable_from: the oldest version whose code may read what is stored under this version as it is.
+        unstamped: the version that checkpoints without a stamp are of: those from before schemas were used. By default
+            they are refused.
+        drift: what to do about a checkpoint of this version with another shape: "warn" (log and event), or "refuse".
+
+    Raises `InvalidConfig` for what cannot be right.
+    """
+
+    def __init__(
+        self,
+        state: type | tuple[type, ...],
+        *,
+        version: int,
+        upgrades: Iterable[Step] = (),
+        downgrades: Iterable[Step] = (),
+        name: str | None = None,
+        formerly: Iterable[str] = (),
+        readable_from: int | None = None,
+        unstamped: int | None = None,
+        drift: OnDrift = "warn",
+    ) -> None:
+        states = state if isinstance(state, tuple) else (state,)
+        if not states:
+            raise InvalidConfig("a schema needs a state", what="state", value="()")
+        self.shape: Final = Shape.join([Shape.of(one) for one in states])
+        self.version: Final = _version(version, "version")
+        self.name: Final = states[0].__name__ if name is None else name
+        self.names: Final = frozenset((self.name, *formerly))
+        self.upgrades: Final = tuple(upgrades)
+        self.downgrades: Final = tuple(downgrades)
+        self.readable_from: Final = self.version if readable_from is None else _version(readable_from, "readable_from")
+        self.unstamped: Final = None if unstamped is None else _version(unstamped, "unstamped")
+        if drift not in ("warn", "refuse"):
+            raise InvalidConfig(f"drift={drift!r} is neither 'warn' nor 'refuse'", what="drift", value=repr(drift))
+        self.drift: Final[OnDrift] = drift
+        if self.readable_from > self.version:
+            raise InvalidConfig(f"readable_from={readable_from} is newer than version {version}", what="readable_from")
+        _check_steps(self.upgrades, up=True)
+        _check_steps(self.downgrades, up=False)
+        stamp = Stamp(self.name, self.version, self.readable_from, self.shape.fingerprint, self.shape.table)
+        self.stamp, self.write_stamp = encode(stamp)
+        self._verdicts: dict[bytes | None, Verdict] = {}
+
+    def __repr__(self) -> str:
+        return f"Schema({self.name}, version={self.version})"
+
+    @cached_property
+    def renames_classes(self) -> bool:
+        """Whether any step gives a class another name."""
+        return any(change.classes for step in (*self.upgrades, *self.downgrades) for change in step.changes)
+
+    def judge(self, stamp: bytes | None, place: Where) -> Verdict:
+        """What a stamp means. Raises `SchemaMismatch` when no declared way leads from it to this schema."""
+        found = self._verdicts.get(stamp)
+        if found is None:
+            found = self._judge(stamp, place)
+            if len(self._verdicts) < _KNOWN:
+                self._verdicts[stamp] = found
+        return found
+
+    def _judge(self, data: bytes | None, place: Where) -> Verdict:
+        if data is None:
+            if self.unstamped is None:
+                raise self.refusal(
+                    place, None, "was written without a schema", "declare what it is of, with unstamped=…"
+                )
+            return self._along(self.unstamped, place)
+        stamp = decode(data)
+        if stamp.name not in self.names:
+            raise self.refusal(
+                place,
+                stamp.version,
+                f"was written with version {stamp.version} of schema {stamp.name!r}",
+                f"use the release that knows this schema, or declare formerly=[{stamp.name!r}]",
+            )
+        if stamp.version == self.version:
+            same = not stamp.fingerprint or stamp.fingerprint == self.shape.fingerprint
+            return Verdict(self.version, (), None if same else stamp.table)
+        if stamp.since <= self.version < stamp.version and self._path(stamp.version) is None:
+            return Verdict(self.version)
+        return self._along(stamp.version, place)
+
+    def _along(self, version: int, place: Where) -> Verdict:
+        steps = self._path(version)
+        if steps is None:
+            newer = version > self.version
+            raise self.refusal(
+                place,
+                version,
+                f"was written with version {version} of schema {self.name!r}",
+                f"deploy the release that has version {version}, or declare downgrades=[Step({version}, {self.version}, …)]"
+                if newer
+                else f"declare the upgrades=[…] that lead from {version} to {self.version}",
+            )
+        return Verdict(version, steps)
+
+    def _path(self, version: int) -> tuple[Step, ...] | None:
+        """The fewest steps from `version` to this one; None when there is no way."""
+        steps = self.upgrades if version < self.version else self.downgrades
+        ways: deque[tuple[Step, ...]] = deque([()])
+        reached = {version}
+        while ways:
+            way = ways.popleft()
+            at = way[-1].target if way else version
+            if at == self.version:
+                return way
+            for step in steps:
+                if step.source == at and step.target not in reached:
+                    reached.add(step.target)
+                    ways.append((*way, step))
+        return None
+
+    def refusal(self, place: Where, found: int | None, what: str, advice: str) -> SchemaMismatch:
+        """The error that names thread, checkpoint and both versions."""
+        return SchemaMismatch(
+            f"{place} {what}; this release has version {self.version} of schema {self.name!r}. Nothing was changed: "
+            f"{advice}.",
+            thread=place.thread,
+            ns=place.ns,
+            checkpoint=place.id,
+            schema=self.name,
+            found=found,
+            expected=self.version,
+        )
+
+    def drifted(self, verdict: Verdict, stored: Iterable[str]) -> Drift:
+        """How the stored shape of `verdict` differs from the schema's."""
+        return drift(self.shape, verdict.table or b"", stored)
+
+    # Upgrading.
+
+    def upgrade(self, image: Image, verdict: Verdict, writes: Mapping[int, Sequence[Write]]) -> None:
+        """Bring `image` to this version. `writes` are its pending writes, by the version they are of.
+
+        Raises `SchemaMismatch` for what no change says anything about.
+        """
+        waiting = {version: list(some) for version, some in writes.items()}
+        place = Where(image.thread, image.ns, image.id)
+        carried = waiting.pop(verdict.version, [])
+        try:
+            for step in verdict.steps:
+                for change in step.changes:
+                    carried = carry(change, image, carried)
+                carried += waiting.pop(step.target, [])
+            for version, others in waiting.items():
+                for step in self._along(version, place).steps:
+                    for change in step.changes:
+                        others = carry_writes(change, Tasks(image), others, str(place))  # noqa: PLW2901
+                carried += others
+        except NotDeclared as exc:
+            raise self.refusal(place, verdict.version, "cannot be upgraded", str(exc)) from exc
+        image.writes = settled(carried)
+
+    def former_names(self, channel: str) -> frozenset[str]:
+        """Every name under which what is now `channel` may be stored."""
+        names: set[str] = {channel}
+        steps = (*self.upgrades, *self.downgrades)
+        mentioned = {name for step in steps for change in step.changes for name in change.renamed_from}
+        grown = True
+        while grown:
+            before = {name for name in mentioned - names if any(_renamed(step, name) in names for step in steps)}
+            names |= before
+            grown = bool(before)
+        return frozenset(names)
+
+    def history_writes(self, verdict: Verdict, channel: str, value: Any, place: Where) -> Sequence[tuple[str, Any]]:
+        """A write that a delta channel is rebuilt from, as it is now."""
+        found: list[tuple[str, Any]] = [(channel, value)]
+        try:
+            for step in verdict.steps:
+                for change in step.changes:
+                    found = [new for old in found for new in carry_update(change, *old, str(place))]
+        except NotDeclared as exc:
+            raise self.refusal(place, verdict.version, "cannot be upgraded", str(exc)) from exc
+        return found
+
+    def history_seed(self, verdict: Verdict, channel: str, value: Any, place: Where) -> Any:
+        """The value of a delta channel in a checkpoint, as it is now. `channel` is its name there."""
+        try:
+            for step in verdict.steps:
+                for change in step.changes:
+                    snapshot = type(value).__name__ == "_DeltaSnapshot"
+                    new = change.seed(channel, value.value if snapshot else value, str(place))
+                    value = type(value)(new) if snapshot else new
+                    channel = change.channel(channel) or channel
+        except NotDeclared as exc:
+            raise self.refusal(place, verdict.version, "cannot be upgraded", str(exc)) from exc
+        return value
+
+
+def settled(writes: Iterable[Write]) -> list[Write]:
+    """One write for each place: of special ones the newest, of ordinary ones the first."""
+    kept: dict[tuple[str, int], Write] = {}
+    for write in writes:
+        other = kept.get((write.task, write.idx))
+        if other is None or (write.version > other.version) == (write.idx < 0):
+            kept[write.task, write.idx] = write
+    return list(kept.values())
+
+
+def current_name(verdict: Verdict, channel: str) -> str | None:
+    """What a stored channel is called now; None when it was dropped."""
+    name: str | None = channel
+    for step in verdict.steps:
+        name = None if name is None else _renamed(step, name)
+    return name
+
+
+def classes_of(verdict: Verdict) -> Classes:
+    """The classes under other names that values of this verdict may hold, with where they are now."""
+    classes: dict[ClassName, type | ClassName] = {}
+    for step in verdict.steps:
+        for change in step.changes:
+            for old, new in change.classes.items():
+                classes = {name: new if _named(target) == old else target for name, target in classes.items()}
+                classes.setdefault(old, new)
+    return classes
+
+
+class Schemas:
+    """The schema of each namespace. The namespaces of a subgraph's calls are that of its node: without task ids."""
+
+    def __init__(self, given: Schema | Mapping[str, Schema]) -> None:
+        by_ns: Any = {"": given} if isinstance(given, Schema) else given
+        if not isinstance(by_ns, Mapping) or not all(
+            isinstance(ns, str) and isinstance(schema, Schema) for ns, schema in by_ns.items()
+        ):
+            raise InvalidConfig(
+                f'schema is {given!r}: it must be a Schema, or a dict from namespaces ("" is the root, otherwise names '
+                "of nodes, with | between) to Schemas",
+                what="schema",
+                value=repr(given)[:200],
+            )
+        self.by_ns: Final[dict[str, Schema]] = dict(cast("Mapping[str, Schema]", by_ns))
+        self.renames_classes: Final = any(schema.renames_classes for schema in self.by_ns.values())
+
+    def of(self, ns: str) -> Schema | None:
+        """The schema of a namespace, or None."""
+        return self.by_ns.get(ns) if not ns else self.by_ns.get(path_of(ns))
+
+
+def path_of(ns: str) -> str:
+    """A namespace without task ids and numbers of calls, as LangGraph does it."""
+    return "|".join(part.partition(":")[0] for part in ns.split("|") if not part.isdigit())
+
+
+def stamped(writes: Iterable[Write], version: int) -> list[Write]:
+    """`writes`, with the version they are of."""
+    return [replace(write, version=version) for write in writes]
+
+
+def _renamed(step: Step, name: str) -> str | None:
+    found: str | None = name
+    for change in step.changes:
+        found = None if found is None else change.channel(found)
+    return found
+
+
+def _named(target: type | ClassName) -> ClassName:
+    return (target.__module__, target.__qualname__) if isinstance(target, type) else target
+
+
+def _version(value: object, what: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise InvalidConfig(f"{what} is {value!r}: versions are whole numbers from 1 on", what=what, value=repr(value))
+    return value
+
+
+def _check_steps(steps: Sequence[object], *, up: bool) -> None:
+    what = "upgrades" if up else "downgrades"
+    ways: set[tuple[int, int]] = set()
+    for step in steps:
+        if not isinstance(step, Step):
+            raise InvalidConfig(f"{what} holds {step!r}, which is no Step", what=what, value=repr(step)[:200])
+        source, target = _version(step.source, what), _version(step.target, what)
+        if (source < target) != up or source == target:
+            raise InvalidConfig(f"{what} holds a step from {source} to {target}", what=what)
+        if (source, target) in ways:
+            raise InvalidConfig(f"{what} holds two steps from {source} to {target}", what=what)
+        ways.add((source, target))

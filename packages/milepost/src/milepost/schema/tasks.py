@@ -1,0 +1,167 @@
+"""How LangGraph names the tasks of a superstep, and what they are called when nodes or channels have other names.
+
+A task's id is a hash of the checkpoint, its namespace, the step, the node's name and what triggered it; the ids of its
+questions are hashes of that. A pending write is matched to a task by the id alone, so a write of a renamed node must
+get the id that LangGraph will compute for the new name. What a write belongs to is told from its path, and proven by
+computing the id that it has: where that fails, the rule is another one than here, and nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import binascii
+import copy
+import re
+from collections.abc import Iterator, Sequence
+from itertools import chain, combinations
+from typing import Any, Final, NamedTuple
+
+from milepost.schema.changes import Change, NotDeclared
+from milepost.schema.image import BRANCH, TASKS, Image, Write, is_send, starts_of
+
+_PULL, _PUSH = "__pregel_pull", "__pregel_push"
+_PULLED: Final = f"~{_PULL}, "
+_SENT: Final = re.compile(rf"~{_PUSH}, ([0-9]{{10}}), 0000000000")
+_CALLED: Final = re.compile(rf"~{_PUSH}, (~.*), ([0-9]{{10}}), 0000000001", re.DOTALL)
+_JOINS: Final = 6
+"""Most joins into one node of which every combination is tried."""
+_ANSWERS: Final = 256
+"""Most answers that a task may have had before its last question."""
+
+
+class Moved(NamedTuple):
+    """A task under its name of now."""
+
+    task: str
+    path: str
+    before: str
+    """The namespace of the task then, which its questions are named after."""
+    after: str
+
+
+class Tasks:
+    """The tasks that may have written to one checkpoint, by its names of before a change."""
+
+    def __init__(self, image: Image) -> None:
+        self._where = f"checkpoint {image.id!r} of thread {image.thread!r}"
+        self._parent = f"{image.ns}|" if image.ns else ""
+        self._step = image.metadata.get("step")
+        self._channels = tuple(image.versions)
+        self._seen = {node: tuple(sorted(seen)) for node, seen in image.seen.items() if isinstance(seen, dict)}
+        sends = image.values.get(TASKS)
+        self._sends: Sequence[Any] = sends if isinstance(sends, list | tuple) else ()
+        try:
+            self._id: bytes | None = binascii.unhexlify(image.id.replace("-", ""))
+        except (ValueError, binascii.Error):
+            self._id = None
+
+    def moved(self, change: Change, write: Write) -> Moved | None:
+        """The task of `write` after `change`; None when there is none any more. Raises `NotDeclared`."""
+        if write.path.startswith(_PULLED):
+            return self._pulled(change, write, write.path[len(_PULLED) :])
+        if sent := _SENT.fullmatch(write.path):
+            return self._sent(change, write, int(sent[1]))
+        if change.nodes and (called := _CALLED.fullmatch(write.path)):
+            return self._called(change, write, called[1], int(called[2]))
+        return _same(write)
+
+    def _pulled(self, change: Change, write: Write, name: str) -> Moved | None:
+        new = change.node(name)
+        if new is None or change.restarts(name):
+            return None
+        sets = tuple(self._triggers(name))
+        if new == name and all(change.channel(trigger) == trigger for triggers in sets for trigger in triggers):
+            return _same(write)
+        for triggers in sets:
+            if self._task(name, _PULL, *triggers) == write.task:
+                now = sorted(filter(None, map(change.channel, triggers)))
+                return self._moved(name, write.task, new, self._task(new, _PULL, *now), _PULLED + new)
+        return self._unproven(write, name) if new != name else _same(write)
+
+    def _sent(self, change: Change, write: Write, at: int) -> Moved | None:
+        send: Any = self._sends[at] if at < len(self._sends) else None
+        if not is_send(send):
+            return _same(write)
+        name: str = send.node
+        new = change.node(name)
+        if new is None or change.restarts(name):
+            return None
+        if new == name:
+            return _same(write)
+        if self._task(name, _PUSH, str(at)) != write.task:
+            return self._unproven(write, name)
+        return self._moved(name, write.task, new, self._task(new, _PUSH, str(at)), write.path)
+
+    def _called(self, change: Change, write: Write, parent: str, at: int) -> Moved | None:
+        """A call of the functional API. Its id depends on that of the task which made the call."""
+        caller = parent[len(_PULLED) :] if parent.startswith(_PULLED) else None
+        if caller is None or change.node(caller) != caller:
+            return self._unproven(write, caller or parent)
+        for triggers in self._triggers(caller):
+            within = f"{self._parent}{caller}:{self._task(caller, _PULL, *triggers)}|"
+            for name in change.nodes:
+                if self._task(name, _PUSH, parent, str(at), parent=within) == write.task:
+                    new = change.node(name)
+                    if new is None or change.restarts(name):
+                        return None
+                    task = self._task(new, _PUSH, parent, str(at), parent=within)
+                    return self._moved(name, write.task, new, task, write.path, within)
+        return _same(write)
+
+    def _triggers(self, name: str) -> Iterator[tuple[str, ...]]:
+        """What may have triggered a node, likeliest first: LangGraph hashes all that can, sorted."""
+        if name in self._seen:
+            yield self._seen[name]
+        joins = [one for one in self._channels if (join := starts_of(one)) is not None and join[1] == name][:_JOINS]
+        branch = BRANCH + name
+        for some in chain.from_iterable(combinations(joins, size) for size in range(len(joins) + 1)):
+            yield tuple(sorted((branch, *some)))
+            if some:
+                yield tuple(sorted(some))
+        yield ("__start__",)
+        for channel in self._channels:
+            yield (channel,)
+
+    def _task(self, name: str, *parts: str, parent: str | None = None) -> str:
+        from xxhash import xxh3_128_hexdigest  # noqa: PLC0415 - comes with LangGraph, as what was written did
+
+        if self._id is None or not isinstance(self._step, int):
+            return ""
+        space = (self._parent if parent is None else parent) + name
+        text = "".join((space, str(self._step + 1), name, *parts))
+        digits = xxh3_128_hexdigest(self._id + text.encode("utf-8", "surrogatepass"))
+        return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+    def _moved(self, name: str, task: str, new: str, now: str, path: str, parent: str | None = None) -> Moved:
+        prefix = self._parent if parent is None else parent
+        return Moved(now, path, f"{prefix}{name}:{task}", f"{prefix}{new}:{now}")
+
+    def _unproven(self, write: Write, name: str) -> Moved:
+        raise NotDeclared(
+            f"{self._where} has a pending write of task {write.task!r}, of node {name!r} or what it called, and its id "
+            "is not the one that this release of Milepost computes for it: finish the thread with the release that it "
+            "waits in, or drop the node with drop_node(…, to=…)"
+        )
+
+
+def renamed_question(question: Any, moved: Moved) -> Any:
+    """LangGraph's ``Interrupt`` of a task that has moved. Raises `NotDeclared` for one that a subgraph asked."""
+    for answered in range(_ANSWERS):
+        if getattr(question, "id", None) == _question(moved.before, answered):
+            renamed = copy.copy(question)
+            renamed.id = _question(moved.after, answered)
+            return renamed
+    raise NotDeclared(
+        f"a task of {moved.before.rpartition(':')[0]!r} waits for an answer to a question that a subgraph within it "
+        "asked; the subgraph's own checkpoints are kept under the node's old name and cannot be reached under the new one: "
+        "finish the thread with the release that it waits in, or drop the node with drop_node(…, to=…)"
+    )
+
+
+def _question(space: str, answered: int) -> str:
+    from xxhash import xxh3_128_hexdigest  # noqa: PLC0415 - (as above)
+
+    return xxh3_128_hexdigest((f"{space}|{answered}" if answered else space).encode("utf-8", "surrogatepass"))
+
+
+def _same(write: Write) -> Moved:
+    return Moved(write.task, write.path, "", "")

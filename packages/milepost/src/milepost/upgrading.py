@@ -1,0 +1,177 @@
+"""Checkpoints of other schema versions, upgraded in memory while they are read. What is stored stays as it is."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from langgraph.checkpoint.base import PendingWrite, writes_sort_key
+
+from milepost.codec import Codec, Header
+from milepost.codec.layout import Layout
+from milepost.codec.shelf import Shelf
+from milepost.errors import SchemaMismatch
+from milepost.places import channel_name
+from milepost.schema.image import Image, Write
+from milepost.schema.schema import Schema, Schemas, Step, Verdict, Where, classes_of, current_name
+from milepost.store import CheckpointRow, Snapshot, WriteRow
+
+Tell = Callable[[str, str], None]
+"""Called with a thread and how what it holds differs from the schema."""
+
+
+class Found(NamedTuple):
+    """One write, before its value is read."""
+
+    row: WriteRow
+    channel: str
+    layout: Layout
+    verdict: Verdict
+
+
+class Seed(NamedTuple):
+    """Where the value of a delta channel lies, and what it is stored as."""
+
+    layout: Layout
+    verdict: Verdict
+    channel: str
+    where: Where
+
+
+class Upgrader:
+    """How one saver reads the namespaces that have a schema."""
+
+    def __init__(self, codec: Codec, schemas: Schemas, tell: Tell) -> None:
+        self._codec = codec
+        self._schemas = schemas
+        self._tell = tell
+        self._told: set[tuple[Schema, bytes]] = set()
+        self._views: dict[tuple[Step, ...], Codec] = {}
+
+    def schema(self, ns: str) -> Schema | None:
+        """That of a namespace, or None."""
+        return self._schemas.of(ns)
+
+    def read(self, schema: Schema, snapshot: Snapshot, header: Header, shelf: Shelf) -> tuple[Image, bool]:
+        """A checkpoint with its writes in LangGraph's order, and whether it is another than what is stored.
+
+        Raises `SchemaMismatch`, and what decoding raises.
+        """
+        thread, row = snapshot.thread, snapshot.row
+        where = Where(thread, row.ns, row.id)
+        verdict = schema.judge(header.stamp, where)
+        self._check_drift(schema, verdict, where, header)
+        checkpoint = {**header.checkpoint, "channel_values": self._values(thread, header, verdict, shelf)}
+        image = Image(thread, row.ns, row.id, checkpoint, header.metadata)
+        writes: dict[int, list[Write]] = {}
+        for found in self.located(schema, snapshot, where):
+            write, version = found.row, found.verdict.version
+            value = self.value(thread, found, shelf)
+            writes.setdefault(version, []).append(
+                Write(write.task, write.idx, write.path, found.channel, value, version)
+            )
+        changed = bool(verdict.steps) or any(version != verdict.version for version in writes)
+        if changed:
+            # Containers of the header's are changed in place below.
+            image.checkpoint = {**copy.deepcopy(header.checkpoint), "channel_values": checkpoint["channel_values"]}
+            image.metadata = dict(header.metadata)
+            schema.upgrade(image, verdict, writes)
+        else:
+            image.writes = [write for some in writes.values() for write in some]
+        image.writes.sort(key=lambda write: writes_sort_key(write.path, write.task, write.idx))
+        return image, changed
+
+    def located(self, schema: Schema, snapshot: Snapshot, where: Where) -> Iterable[Found]:
+        """The pending writes of a checkpoint, with what their stamps mean."""
+        for row in snapshot.writes:
+            layout, stamp = self._codec.write_layout(snapshot.thread, where.ns, where.id, row)
+            yield Found(row, channel_name(row.channel), layout, schema.judge(stamp, where))
+
+    def value(self, thread: str, found: Found, shelf: Shelf) -> Any:
+        """The value of a write as it is stored; None where an upgrade drops it unread."""
+        if _unread(found.verdict, found.channel):
+            return None
+        return self._view(found.verdict).value(thread, found.channel, found.layout, shelf)
+
+    def names(self, schema: Schema, channels: Iterable[str]) -> set[str]:
+        """Every name under which delta channels may be stored."""
+        return {former for channel in channels for former in schema.former_names(channel)}
+
+    def replayed(
+        self, schema: Schema, snapshot: Snapshot, shelf: Shelf, sought: Collection[str]
+    ) -> Iterator[PendingWrite]:
+        """The writes of an ancestor to the channels `sought`, as they are now, last first."""
+        where = Where(snapshot.thread, snapshot.row.ns, snapshot.row.id)
+        for found in sorted(self.located(schema, snapshot, where), key=_order, reverse=True):
+            if current_name(found.verdict, found.channel) in sought:
+                value = self.value(snapshot.thread, found, shelf)
+                updates = schema.history_writes(found.verdict, found.channel, value, where)
+                for channel, new in reversed(updates):
+                    if channel in sought:
+                        yield found.row.task, channel, new
+
+    def seeds(self, schema: Schema, thread: str, row: CheckpointRow, header: Header) -> Mapping[str, Seed]:
+        """Where the values of a checkpoint lie, by the names of now."""
+        where = Where(thread, row.ns, row.id)
+        verdict = schema.judge(header.stamp, where)
+        named = ((current_name(verdict, channel), channel, layout) for channel, layout in header.layouts.items())
+        return {name: Seed(layout, verdict, channel, where) for name, channel, layout in named if name is not None}
+
+    def seed(self, schema: Schema, seed: Seed, shelf: Shelf) -> Any:
+        """The value that a delta channel is rebuilt from, as it is now."""
+        value = self._view(seed.verdict).value(seed.where.thread, seed.channel, seed.layout, shelf)
+        return schema.history_seed(seed.verdict, seed.channel, value, seed.where)
+
+    def _values(self, thread: str, header: Header, verdict: Verdict, shelf: Shelf) -> dict[str, Any]:
+        view = self._view(verdict)
+        return {
+            channel: view.value(thread, channel, layout, shelf)
+            for channel, layout in header.layouts.items()
+            if not _unread(verdict, channel)
+        }
+
+    def _view(self, verdict: Verdict) -> Codec:
+        if not verdict.steps:
+            return self._codec
+        view = self._views.get(verdict.steps)
+        if view is None:
+            classes = classes_of(verdict)
+            view = self._views[verdict.steps] = self._codec.renaming(classes) if classes else self._codec
+        return view
+
+    def _check_drift(self, schema: Schema, verdict: Verdict, where: Where, header: Header) -> None:
+        if verdict.table is None:
+            return
+        if schema.drift == "warn" and (schema, verdict.table) in self._told:
+            return
+        stored = header.checkpoint.get("channel_versions") or {}
+        text = (
+            f"the state of schema {schema.name!r}, version {schema.version}, has another shape than what {where} was "
+            f"stored with: {schema.drifted(verdict, stored)}"
+        )
+        if schema.drift == "refuse":
+            raise SchemaMismatch(
+                f"{text}. Give the new shape a version of its own, with an upgrade.",
+                thread=where.thread,
+                ns=where.ns,
+                checkpoint=where.id,
+                schema=schema.name,
+                found=schema.version,
+                expected=schema.version,
+            )
+        self._told.add((schema, verdict.table))
+        self._tell(where.thread, text)
+
+
+def _order(found: Found) -> tuple[str, str, int]:
+    return writes_sort_key(found.row.path, found.row.task, found.row.idx)
+
+
+def _unread(verdict: Verdict, channel: str) -> bool:
+    """Whether the upgrade drops a channel without looking at its value, which may be of a class that is gone."""
+    return (
+        bool(verdict.steps)
+        and not any(change.whole for step in verdict.steps for change in step.changes)
+        and current_name(verdict, channel) is None
+    )
