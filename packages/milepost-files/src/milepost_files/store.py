@@ -30,7 +30,7 @@ from milepost_files import listing
 from milepost_files.changes import DeleteThread, DropSome, LoadBatch, PutCheckpoint, PutWrites, token
 from milepost_files.driver import Commit
 from milepost_files.export import export
-from milepost_files.index import Index, Row
+from milepost_files.index import Index, PackPlace, Row
 from milepost_files.leases import ChangeLease
 from milepost_files.log import Change
 from milepost_files.reading import Cited, Found, Reader, cite, fetch, find, reading, spans_in
@@ -38,7 +38,7 @@ from milepost_files.root import Root
 
 T = TypeVar("T")
 
-_Marked = tuple[str, list[Found], list[tuple[str, str, list[Cited]]], tuple[Span, ...]]
+_Marked = tuple[str, list[Found], list[tuple[str, str, list[Cited]]], list[PackPlace]]
 """What a chart tells: the token, checkpoints, writes and packs."""
 
 
@@ -277,7 +277,7 @@ def _chart(root: Root, thread: str) -> Chart | None:
             for ns, namespace in index.namespaces.items()
             for id, writes in namespace.writes.items()
         ]
-        return token(index), rows, writes, tuple(Span(*place[2:]) for place in index.every_pack())
+        return token(index), rows, writes, list(index.every_pack())
 
     def read(reader: Reader, planned: _Marked | None) -> Chart | None:
         if planned is None:
@@ -288,7 +288,8 @@ def _chart(root: Root, thread: str) -> Chart | None:
             generation=reader.generation,
             rows=tuple(reader.checkpoints(rows)),
             writes={(ns, id): tuple(reader.writes(writes)) for ns, id, writes in writes},
-            packs=packs,
+            packs=tuple(Span(writer, first, count) for _, _, writer, first, count in packs),
+            sizes=tuple(length for _, length, *_ in packs),
         )
 
     return reading(root.log(thread), plan, read)

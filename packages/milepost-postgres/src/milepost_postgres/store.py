@@ -214,6 +214,7 @@ class PostgresStore:
             rows=tuple(map(wire.checkpoint, kinds[CHECKPOINT])),
             writes={at: tuple(rows) for at, rows in writes.items()},
             packs=tuple(Span(row.a, row.b, row.c) for row in kinds[PACK]),
+            sizes=tuple(int(row.at) for row in kinds[PACK]),
         )
 
     async def drop(self, thread: str, drop: Drop, token: str) -> bool:

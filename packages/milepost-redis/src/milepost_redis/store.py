@@ -310,17 +310,19 @@ class RedisStore:
                     generation=wire.number(token[:8]),
                     rows=tuple(wire.checkpoint(at, row) for at, row, *_ in found if row),
                     writes={_named(at): tuple(map(wire.write, values)) for at, _, *values in found if values},
-                    packs=tuple(map(wire.span_of, packs)),
+                    packs=tuple(map(wire.span_of, packs[::2])),
+                    sizes=tuple(map(int, packs[1::2])),
                 )
         raise Conflict(
             f"thread {thread!r} was written to {_TRIES} times while it was charted: try again", thread=thread
         )
 
-    async def _whole(self, thread: str) -> tuple[set[bytes], list[Any], list[bytes]]:
-        """The states that the thread was in while it was read, its checkpoints and writes, and its packs by name."""
+    async def _whole(self, thread: str) -> tuple[set[bytes], list[Any], list[Any]]:
+        """The states that the thread was in while it was read, its checkpoints and writes, and its packs: name and size
+        in turn."""
         tokens: set[bytes] = set()
         found: list[Any] = []
-        packs: list[bytes] = []
+        packs: list[Any] = []
         kinds, after = b"kqp", b""
         while kinds and len(tokens) < 2:
             reply = await self._walk("chart a thread", thread, kinds, after, _BATCH, items=False)
@@ -340,7 +342,8 @@ class RedisStore:
 
     async def drop(self, thread: str, drop: Drop, token: str) -> bool:
         """In one script, or in several where it is much. Each of them raises the generation, and the packs come last: so
-        nobody who reads in between can refer to a pack that goes."""
+        nobody who reads in between can refer to a pack that goes. A pack that is written anew goes in the script in which
+        the new ones come: what is left when one script is the last to be carried out is whole."""
         parents = [part for ns, id, to in drop.parents for part in (wire.place(ns, id), wire.parent(to))]
         places = [wire.place(ns, id) for ns, id in drop.checkpoints]
         gone = [wire.member(span) for span in drop.packs]
@@ -351,8 +354,7 @@ class RedisStore:
             batches = [
                 *((nothing, part, nothing, nothing) for part in _slices(parents, 2 * _BATCH)),
                 *((part, nothing, nothing, nothing) for part in _slices(places, _BATCH)),
-                *((nothing, nothing, part, nothing) for part in _slices(gone, _BATCH)),
-                *((nothing, nothing, nothing, _flat([pack])) for pack in drop.repacked),
+                *((nothing, nothing, some, _flat(packs)) for some, packs in _exchanges(drop)),
             ]
         current = bytes.fromhex(token)
         for leaving, children, packs, repacked in batches:
@@ -541,6 +543,26 @@ class RedisStore:
 
 def _fresh() -> bytes:
     return wire.generation(secrets.randbits(63))
+
+
+def _exchanges(drop: Drop) -> Iterator[tuple[list[bytes], list[Pack]]]:
+    """Packs that go with those that come in their place, and then the packs that go for good."""
+    spans: list[tuple[Span, Pack | None]] = [(span, None) for span in drop.packs]
+    spans += ((Span(pack.writer, pack.first, pack.count), pack) for pack in drop.repacked)
+    groups: list[tuple[list[bytes], list[Pack]]] = []
+    end = (0, 0)
+    for span, pack in sorted(spans, key=lambda part: part[0]):
+        if not groups or (span.writer, span.first) >= end:
+            groups.append(([], []))
+        end = max(end, (span.writer, span.first + span.count))
+        old, new = groups[-1]
+        if pack is None:
+            old.append(wire.member(span))
+        else:
+            new.append(pack)
+    yield from (group for group in groups if group[1])
+    for some in _slices([member for old, new in groups if not new for member in old], _BATCH):
+        yield some, []
 
 
 def _flat(packs: Sequence[Pack]) -> list[bytes]:

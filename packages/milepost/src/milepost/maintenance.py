@@ -1,46 +1,89 @@
-"""What changes threads as a whole: pruning, deleting runs, copying. Plans with `milepost.retention`, carried out by the
-store under compare-and-set: a thread that was written to meanwhile is planned anew."""
+"""What changes threads as a whole: pruning, deleting runs, merging packs, copying. Plans with `milepost.retention`,
+carried out by the store under compare-and-set: a thread that was written to meanwhile is planned anew, or left alone."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from milepost.codec import Codec, Header
 from milepost.errors import Conflict, Corrupt, InvalidConfig
 from milepost.observe import log
+from milepost.packing import groups, uses
 from milepost.places import COUNTERS
-from milepost.retention import Lineage, Place, live_spans
-from milepost.store import Chart, CheckpointRow, Drop, Pack, Query, Span, Store
+from milepost.retention import Lineage, Place, Retention, after, live_spans, same
+from milepost.store import Chart, CheckpointRow, Drop, Query, Span, Store
 
 TRIES = 32
 """How often a thread is planned anew because it was written to."""
 PAGE = 256
-_KEEP_WHOLE = 0.75
-"""A pack of which at least this part is live stays as it is."""
+STEP = 1000
+"""Checkpoints that go in one step, at most: what a put of the thread may have to wait for."""
+STEP_BYTES = 8 << 20
+"""Bytes of packs that are written anew in one step, at most, unless a single one is larger."""
+PINNED = "pinned"
+"""The metadata that keeps a checkpoint."""
 
-Choice = Callable[[Lineage, Callable[[CheckpointRow], Header]], Collection[Place]]
-"""From a lineage to the checkpoints that should stay."""
+Choice = Callable[[Lineage], Collection[Place] | None]
+"""From a lineage to the checkpoints that stay; None when the whole thread goes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """How much there is of a thread."""
+
+    checkpoints: int = 0
+    writes: int = 0
+    packs: int = 0
+    bytes: int = 0
+    """Of headers, pending writes and packs."""
+
+    @classmethod
+    def of(cls, chart: Chart) -> Amount:
+        written = [write for writes in chart.writes.values() for write in writes]
+        return cls(
+            checkpoints=len(chart.rows),
+            writes=len(written),
+            packs=len(chart.packs),
+            bytes=sum(len(row.header) for row in chart.rows)
+            + sum(len(write.value) for write in written)
+            + sum(chart.sizes),
+        )
+
+    def __add__(self, other: Amount) -> Amount:
+        return Amount(
+            self.checkpoints + other.checkpoints,
+            self.writes + other.writes,
+            self.packs + other.packs,
+            self.bytes + other.bytes,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadPlan:
+    """What is to be done to one thread. Nothing of it is done yet; `carry_out` does exactly this, or stops."""
+
+    thread: str
+    checkpoints: tuple[Place, ...]
+    """Those that go, as (namespace, id)."""
+    deleted: bool
+    """Whether the whole thread goes."""
+    before: Amount
+    after: Amount
+    chart: Chart = field(repr=False)
+    steps: tuple[Drop, ...] = field(repr=False)
 
 
 async def keep_latest(store: Store, codec: Codec, threads: Sequence[str]) -> None:
     """See `Saver.prune`."""
-
-    def stays(lineage: Lineage, header: Callable[[CheckpointRow], Header]) -> Collection[Place]:
-        return lineage.latest(lambda row: (header(row).metadata.get("parents") or {}).get(""))
-
     for thread in threads:
-        await _shorten(store, codec, thread, stays)
+        await _shorten(store, codec, thread, Lineage.latest)
 
 
 async def delete_for_runs(store: Store, codec: Codec, runs: Sequence[str]) -> None:
     """See `Saver.delete_for_runs`."""
     doomed = frozenset(runs)
-
-    def stays(lineage: Lineage, header: Callable[[CheckpointRow], Header]) -> Collection[Place]:
-        return {place for place, row in lineage.rows.items() if not _of_run(header(row).metadata, doomed)}
-
     touched: set[str] = set()
     after: tuple[str, ...] | None = None
     while doomed:
@@ -58,6 +101,12 @@ async def delete_for_runs(store: Store, codec: Codec, runs: Sequence[str]) -> No
         if (after := page.cursor) is None:
             break
     for thread in sorted(touched):
+
+        def stays(lineage: Lineage, thread: str = thread) -> Collection[Place]:
+            return {
+                place for place, row in lineage.rows.items() if not _of_run(codec.header(thread, row).metadata, doomed)
+            }
+
         await _shorten(store, codec, thread, stays)
 
 
@@ -90,11 +139,8 @@ async def copy_thread(store: Store, codec: Codec, source: str, target: str) -> N
 
 async def _shorten(store: Store, codec: Codec, thread: str, choose: Choice) -> None:
     for _ in range(TRIES):
-        chart = await store.chart(thread)
-        if chart is None:
-            return
-        drop = await _plan(store, codec, thread, chart, choose)
-        if drop is None or await store.drop(thread, drop, chart.token):
+        plan = await plan_thread(store, codec, thread, choose)
+        if plan is None or (await carry_out(store, plan)).done:
             return
     raise Conflict(
         f"thread {thread!r} was written to {TRIES} times while it was to be shortened: try again when it is quiet",
@@ -102,7 +148,52 @@ async def _shorten(store: Store, codec: Codec, thread: str, choose: Choice) -> N
     )
 
 
-async def _plan(store: Store, codec: Codec, thread: str, chart: Chart, choose: Choice) -> Drop | None:
+def by_policy(policies: Sequence[Retention], thread: str, now: float, held: Collection[Place] = frozenset()) -> Choice:
+    """What stays of `thread` by `policies`, and by what `held` says besides."""
+
+    def choose(lineage: Lineage) -> Collection[Place] | None:
+        if not held and lineage.idle(policies, thread, now):
+            return None
+        return lineage.kept(policies, thread, now, held)
+
+    return choose
+
+
+async def plan_thread(
+    store: Store, codec: Codec, thread: str, choose: Choice, *, merge: bool = False
+) -> ThreadPlan | None:
+    """What it takes for only the chosen checkpoints, and what they need, to stay. None when that is nothing.
+
+    With `merge`, small packs become large ones. Raises `Corrupt` when a header does not verify.
+    """
+    chart = await store.chart(thread)
+    if chart is None:
+        return None
+    lineage = _lineage(codec, thread, chart)
+    chosen = choose(lineage)
+    steps: list[Drop] = []
+    end = chart
+    if chosen is None:
+        steps = [Drop(tuple({*lineage.rows, *chart.writes}))]
+        end = after(chart, steps[0])
+    else:
+        kept = lineage.needed(chosen)
+        for step in _prunings(lineage, chart, kept):
+            steps.append(step)
+            end = after(end, step)
+        for step in await _rewritings(store, codec, thread, chart, kept, merge=merge):
+            # One step less: what is written anew in the last one goes with it.
+            small = len(steps) == 1 and not steps[0].repacked and len(steps[0].checkpoints) + len(step.packs) < STEP
+            steps[-1:] = [_both(steps[-1], step)] if small else [*steps[-1:], step]
+            end = after(end, step)
+    if not steps:
+        return None
+    rows = {(row.ns, row.id) for row in end.rows}
+    gone = tuple((row.ns, row.id) for row in chart.rows if (row.ns, row.id) not in rows)
+    return ThreadPlan(thread, gone, chosen is None, Amount.of(chart), Amount.of(end), chart, tuple(steps))
+
+
+def _lineage(codec: Codec, thread: str, chart: Chart) -> Lineage:
     headers: dict[Place, Header] = {}
 
     def header(row: CheckpointRow) -> Header:
@@ -111,45 +202,113 @@ async def _plan(store: Store, codec: Codec, thread: str, chart: Chart, choose: C
             headers[place] = codec.header(thread, row)
         return headers[place]
 
-    lineage = Lineage(
+    return Lineage(
         {(row.ns, row.id): row for row in chart.rows},
         channels=lambda row: header(row).layouts.keys(),
         deltas=lambda row: (header(row).metadata.get(COUNTERS) or {}).keys(),
+        root_of=lambda row: (header(row).metadata.get("parents") or {}).get(""),
+        pinned=lambda row: bool(header(row).metadata.get(PINNED)),
+        written=frozenset(place for place, writes in chart.writes.items() if writes),
     )
-    kept = lineage.needed(choose(lineage, header))
+
+
+def _prunings(lineage: Lineage, chart: Chart, kept: Collection[Place]) -> Iterator[Drop]:
+    """Steps after each of which every checkpoint that is left is whole: children go before their ancestors."""
+    left = dict(lineage.rows)
+    sizes = dict(zip(chart.packs, chart.sizes, strict=True))
+    gone = sorted(left.keys() - set(kept), key=lambda place: left[place].key, reverse=True)
+    while gone or sizes:
+        batch = set(gone[:STEP])
+        remaining = left.keys() - batch
+        # In a cycle of parents what is left may need what was to go.
+        batch -= lineage.needed(remaining)
+        if not batch:
+            batch = set(gone)
+        gone = [place for place in gone if place not in batch]
+        left = {place: row for place, row in left.items() if place not in batch}
+        parents = [
+            (ns, id, lineage.parent_among(lineage.rows[ns, id], left))
+            for (ns, id), row in left.items()
+            if row.parent is not None and (ns, row.parent) in batch
+        ]
+        for ns, id, parent in parents:
+            left[ns, id] = replace(left[ns, id], parent=parent)
+        at_hand = replace(chart, packs=tuple(sizes), sizes=tuple(sizes.values()))
+        dead = [use.span for use in uses(at_hand, live_spans(chart, left)) if not use.used]
+        for span in dead:
+            del sizes[span]
+        if batch or dead:
+            yield Drop(tuple(sorted(batch)), tuple(parents), tuple(dead))
+        if not gone:
+            return
+
+
+async def _rewritings(
+    store: Store, codec: Codec, thread: str, chart: Chart, kept: Collection[Place], *, merge: bool
+) -> list[Drop]:
     live = live_spans(chart, kept)
-    dead, partly = _split_packs(chart.packs, live)
-    repacked: list[Pack] = []
-    for pack in await store.fetch(thread, partly) if partly else ():
-        if (span := Span(pack.writer, pack.first, pack.count)) in partly:
-            dead.append(span)
-            repacked += codec.repack(thread, pack, live)
-    gone = tuple(place for place in lineage.rows if place not in kept)
-    if not gone and not dead:
-        return None
-    parents: list[tuple[str, str, str | None]] = []
-    for ns, id in kept:
-        row = lineage.rows[ns, id]
-        if (parent := lineage.parent_among(row, kept)) != row.parent:
-            parents.append((ns, id, parent))
-    return Drop(gone, tuple(parents), tuple(dead), tuple(repacked))
+    found = uses(chart, live)
+    merged = [group.packs for group in groups(found)] if merge else []
+    taken = {use.span for packs in merged for use in packs}
+    work = merged + [[use] for use in found if use.worn and use.span not in taken]
+    steps: list[Drop] = []
+    size = STEP_BYTES
+    for packs in work:
+        spans = [use.span for use in packs]
+        wanted = set(spans)
+        data = [pack for pack in await store.fetch(thread, spans) if Span(*pack[:3]) in wanted]
+        if len(data) < len(spans):
+            continue  # somebody was faster: this plan will not be carried out
+        new = [codec.merge(thread, data, live)] if len(packs) > 1 else codec.repack(thread, data[0], live)
+        if size + (more := sum(len(pack.data) for pack in new)) > STEP_BYTES:
+            steps.append(Drop())
+            size = 0
+        size += more
+        steps[-1] = _both(steps[-1], Drop(packs=tuple(spans), repacked=tuple(new)))
+    return steps
 
 
-def _split_packs(packs: Sequence[Span], live: Sequence[Span]) -> tuple[list[Span], list[Span]]:
-    """(packs nothing refers to, packs so little of which is live that they should be written anew)."""
-    starts = [span[:2] for span in live]
-    dead: list[Span] = []
-    partly: list[Span] = []
-    for pack in packs:
-        end = pack.first + pack.count
-        used = 0
-        for span in live[max(bisect_right(starts, (pack.writer, pack.first)) - 1, 0) :]:
-            if (span.writer, span.first) >= (pack.writer, end):
-                break
-            if span.writer == pack.writer:
-                used += max(min(end, span.first + span.count) - max(pack.first, span.first), 0)
-        if not used:
-            dead.append(pack)
-        elif used < pack.count * _KEEP_WHOLE:
-            partly.append(pack)
-    return dead, partly
+def _both(one: Drop, other: Drop) -> Drop:
+    return Drop(
+        (*one.checkpoints, *other.checkpoints),
+        (*one.parents, *other.parents),
+        (*one.packs, *other.packs),
+        (*one.repacked, *other.repacked),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a plan was carried out."""
+
+    done: bool
+    """Not when the thread was written to: then what is left of the plan is void."""
+    now: Amount
+
+
+Archive = Callable[[Drop, Chart], Any]
+
+
+async def carry_out(store: Store, plan: ThreadPlan, archive: Archive | None = None) -> Progress:
+    """Do what `plan` says, step by step; each leaves a thread that is whole. Stops when the thread is not as planned.
+
+    `archive` is awaited before each step with what is about to go.
+    """
+    chart = plan.chart
+    for number, step in enumerate(plan.steps):
+        if archive is not None and step.checkpoints:
+            await archive(step, chart)
+        expected = after(chart, step)
+        done = await store.drop(plan.thread, step, chart.token)
+        if not done or number + 1 < len(plan.steps):
+            # After a lost reply, what was done looks as if somebody else had been here.
+            found = await store.chart(plan.thread)
+            if found is None:
+                whole = not expected.rows and not expected.writes
+                return Progress(whole, Amount())
+            if not same(found, expected):
+                return Progress(False, Amount.of(found))
+            chart = found
+        else:
+            chart = expected
+    return Progress(True, Amount.of(chart))

@@ -372,6 +372,7 @@ class MemoryStore:
                 rows=tuple(place.rows.values()),
                 writes={at: tuple(rows.values()) for at, rows in place.writes.items()},
                 packs=tuple(Span(pack.writer, pack.first, pack.count) for pack in place.packs),
+                sizes=tuple(len(pack.data) for pack in place.packs),
             )
 
         return await self._step(step)

@@ -1,14 +1,95 @@
-"""Which parts of a thread may go: pure functions from its chart to a `Drop`."""
+"""Which parts of a thread may go: pure functions from its chart to what stays."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 
-from milepost.store import Chart, CheckpointRow, Span, merge_spans
+from milepost.errors import InvalidConfig
+from milepost.store import Chart, CheckpointRow, Drop, Span, WriteRow, merge_spans
+from milepost.units import Duration, count, seconds
 
 Place = tuple[str, str]
 """(ns, checkpoint id)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """Which checkpoints of a thread stay.
+
+    `keep_last`, `keep_for` and `thin` each keep some, in each namespace by itself; a checkpoint goes when none of them
+    keeps it. With none of the three every checkpoint stays. Whatever they say, these stay:
+
+    - the latest checkpoint of each namespace;
+    - what a delta channel of a checkpoint that stays is rebuilt from;
+    - what replaying a checkpoint that stays would read in the namespaces of its subgraphs;
+    - pending writes whose checkpoint is not there (yet), and what the caller holds (an unsettled call, say).
+
+    The namespace of a single call of a subgraph stays and goes with the root checkpoint that made the call.
+
+    Raises `InvalidConfig` for limits that are negative or of the wrong type.
+    """
+
+    keep_last: int | None = None
+    """The newest so many of each namespace."""
+    keep_for: Duration | None = None
+    """Those put within this time."""
+    thin: Sequence[tuple[Duration, Duration]] = ()
+    """Pairs (age, interval): of those older than `age` the newest of each `interval`."""
+    keep_waiting: bool = True
+    """Those that have pending writes and no child: somebody is asked something there, or a step is half done. And
+    threads with such a checkpoint, however idle they are."""
+    keep_forks: bool = True
+    """Those at which branches part that stay."""
+    keep_pinned: bool = True
+    """Those whose metadata has a true value under "pinned", and threads that have one."""
+    idle_thread: Duration | None = None
+    """Threads whose last checkpoint was put longer ago are deleted."""
+    threads: str | None = None
+    """Only threads whose id matches this pattern (``*``, ``?``, ``[ab]``)."""
+    namespaces: str | None = None
+    """Only namespaces that match this pattern; "" is the root alone. Others keep everything."""
+
+    def __post_init__(self) -> None:
+        if self.keep_last is not None:
+            count(self.keep_last, "keep_last")
+        for what in ("keep_for", "idle_thread"):
+            if getattr(self, what) is not None:
+                seconds(getattr(self, what), what)
+        for what in ("threads", "namespaces"):
+            if not isinstance(getattr(self, what), str | None):
+                raise InvalidConfig(f"{what} is {getattr(self, what)!r}: it must be a pattern", what=what)
+        thin: object = self.thin
+        if not isinstance(thin, Sequence) or isinstance(thin, str):
+            raise InvalidConfig(f"thin is {thin!r}: it must be a list of pairs (age, interval)", what="thin")
+        for at, pair in enumerate(thin):
+            if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
+                raise InvalidConfig(f"thin[{at}] is {pair!r}: it must be a pair (age, interval)", what="thin")
+            for part in pair:
+                seconds(part, f"thin[{at}]")
+
+    def limits(self) -> bool:
+        """Whether there is anything that could make a checkpoint go."""
+        return self.keep_last is not None or self.keep_for is not None or bool(self.thin)
+
+    def chosen(self, rows: Sequence[CheckpointRow], now: float) -> Iterator[CheckpointRow]:
+        """Those of one namespace's checkpoints, newest first, that `keep_last`, `keep_for` or `thin` keeps."""
+        if not self.limits():
+            yield from rows
+            return
+        last = self.keep_last or 0
+        since = now if self.keep_for is None else now - seconds(self.keep_for, "keep_for")
+        thin = [(seconds(age, "thin"), seconds(interval, "thin")) for age, interval in self.thin]
+        taken: set[tuple[int, int]] = set()
+        for number, row in enumerate(rows):
+            # The newest of each interval, so that a later run finds the same one there.
+            marks = {
+                (at, int(row.at // interval)) for at, (age, interval) in enumerate(thin) if row.at < now - age
+            } - taken
+            taken |= marks
+            if number < last or (self.keep_for is not None and row.at >= since) or marks:
+                yield row
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +101,11 @@ class Lineage:
     """The channels that have a value in a checkpoint."""
     deltas: Callable[[CheckpointRow], Collection[str]]
     """The delta channels that a checkpoint has, with or without a value."""
+    root_of: Callable[[CheckpointRow], str | None] = lambda _: None
+    """The root checkpoint that a checkpoint of a subgraph was made under."""
+    pinned: Callable[[CheckpointRow], bool] = lambda _: False
+    written: Collection[Place] = field(default_factory=frozenset)
+    """Where there are pending writes."""
 
     def heads(self) -> set[Place]:
         """The latest checkpoint of each namespace."""
@@ -29,20 +115,15 @@ class Lineage:
                 latest[row.ns] = row
         return {(row.ns, row.id) for row in latest.values()}
 
-    def latest(self, root_of: Callable[[CheckpointRow], str | None]) -> set[Place]:
+    def latest(self) -> set[Place]:
         """What a thread goes on from: the latest checkpoint of each namespace.
 
         The namespace of a single call of a subgraph (it has a task id, after a colon) goes with the root checkpoint
-        that made the call, `root_of` its head, once that one was stored: nothing will ever resume it.
+        that made the call, once that one was stored: nothing will ever resume it.
         """
         heads = self.heads()
         roots = self.needed(place for place in heads if not place[0])
-
-        def over(place: Place) -> bool:
-            root = root_of(self.rows[place]) if ":" in place[0] else None
-            return root is not None and ("", root) in self.rows and ("", root) not in roots
-
-        return {place for place in heads if not over(place)}
+        return {place for place in heads if not self._over(self.rows[place], roots)}
 
     def needed(self, kept: Iterable[Place]) -> set[Place]:
         """`kept`, and the ancestors that their delta channels are rebuilt from: up to the nearest one with a value."""
@@ -63,6 +144,78 @@ class Lineage:
                 parent = above.parent
         return needed
 
+    def kept(
+        self, policies: Sequence[Retention], thread: str, now: float, held: Collection[Place] = frozenset()
+    ) -> set[Place]:
+        """What stays by the first of `policies` that speaks for the thread and the namespace, with all that needs."""
+        spoken = [policy for policy in policies if policy.threads is None or fnmatchcase(thread, policy.threads)]
+        spaces: dict[str, list[CheckpointRow]] = {}
+        for row in sorted(self.rows.values(), key=lambda row: row.key, reverse=True):
+            spaces.setdefault(row.ns, []).append(row)
+        firm = self._pinned(spoken) | set(held)
+        # A subgraph's checkpoint is reached by way of its root.
+        firm |= {("", root) for at in firm & self.rows.keys() if (root := self._call(self.rows[at])) is not None}
+        forced = (firm & self.rows.keys()) | self._waiting(spoken)
+        kept = self._of_space(spoken, "", spaces.get("", ()), now, forced)
+        roots = sorted((id for _, id in kept), reverse=True)
+        for ns, rows in spaces.items():
+            if ns:
+                alive = [row for row in rows if not self._over(row, kept)]
+                chosen = self._of_space(spoken, ns, alive, now, forced)
+                if ":" not in ns:
+                    chosen = self.needed(chosen | _as_of(rows, roots))
+                kept = kept | chosen
+        return kept
+
+    def _of_space(
+        self, policies: Sequence[Retention], ns: str, rows: Sequence[CheckpointRow], now: float, forced: set[Place]
+    ) -> set[Place]:
+        policy = _policy_of(policies, ns)
+        kept = {(ns, row.id) for row in (rows if policy is None else policy.chosen(rows, now))}
+        kept |= {(ns, row.id) for row in rows[:1]} | {(ns, row.id) for row in rows if (ns, row.id) in forced}
+        kept = self.needed(kept)
+        if policy is not None and policy.keep_forks:
+            kept = self.needed(kept | self._forks(kept))
+        return kept
+
+    def _pinned(self, policies: Sequence[Retention]) -> set[Place]:
+        return {
+            place
+            for place, row in self.rows.items()
+            if (policy := _policy_of(policies, row.ns)) is not None and policy.keep_pinned and self.pinned(row)
+        }
+
+    def _waiting(self, policies: Sequence[Retention]) -> set[Place]:
+        parents = {(row.ns, row.parent) for row in self.rows.values()}
+        return {
+            place
+            for place in self.rows.keys() & set(self.written) - parents
+            if (policy := _policy_of(policies, place[0])) is not None and policy.keep_waiting
+        }
+
+    def _call(self, row: CheckpointRow) -> str | None:
+        return self.root_of(row) if ":" in row.ns else None
+
+    def _over(self, row: CheckpointRow, roots: Collection[Place]) -> bool:
+        """Whether `row` is of a call whose root checkpoint is there and not among those that stay, `roots`."""
+        root = self._call(row)
+        return root is not None and ("", root) in self.rows and ("", root) not in roots
+
+    def _forks(self, kept: Collection[Place]) -> set[Place]:
+        """The checkpoints at which ways to those in `kept` part."""
+        children: dict[Place, int] = {}
+        walked: set[Place] = set(kept)
+        for place in kept:
+            row = self.rows[place]
+            while row.parent is not None and (row.ns, row.parent) in self.rows:
+                row = self.rows[row.ns, row.parent]
+                above = (row.ns, row.id)
+                children[above] = children.get(above, 0) + 1
+                if above in walked:
+                    break
+                walked.add(above)
+        return {place for place, number in children.items() if number > 1}
+
     def parent_among(self, row: CheckpointRow, kept: Collection[Place]) -> str | None:
         """The nearest ancestor of `row` that is in `kept`; a parent that was never stored is left as it is."""
         parent, walked = row.parent, {row.id}
@@ -76,6 +229,40 @@ class Lineage:
             parent = above.parent
         return parent
 
+    def idle(self, policies: Sequence[Retention], thread: str, now: float) -> bool:
+        """Whether the whole thread may go, for not having been used."""
+        for policy in policies:
+            if policy.threads is None or fnmatchcase(thread, policy.threads):
+                if policy.idle_thread is None or not self.rows:
+                    return False
+                if max(row.at for row in self.rows.values()) >= now - seconds(policy.idle_thread, "idle_thread"):
+                    return False
+                # What waits in a call that is over is asked by nobody any more.
+                roots = self.latest()
+                waits = any(place in roots or self._call(self.rows[place]) is None for place in self._waiting([policy]))
+                return not waits and not (policy.keep_pinned and any(map(self.pinned, self.rows.values())))
+        return False
+
+
+def _policy_of(policies: Sequence[Retention], ns: str) -> Retention | None:
+    for policy in policies:
+        if policy.namespaces is None or fnmatchcase(ns, policy.namespaces):
+            return policy
+    return None
+
+
+def _as_of(rows: Sequence[CheckpointRow], roots: Sequence[str]) -> set[Place]:
+    """For each of `roots`, which descend, the newest of `rows` before it: what replaying that root reads."""
+    found: set[Place] = set()
+    at = 0
+    for root in roots:
+        while at < len(rows) and rows[at].key >= root:
+            at += 1
+        if at == len(rows):
+            break
+        found.add((rows[at].ns, rows[at].id))
+    return found
+
 
 def live_spans(chart: Chart, kept: Collection[Place]) -> tuple[Span, ...]:
     """Every item that the kept checkpoints, and the writes that are not dropped with one, refer to."""
@@ -85,3 +272,40 @@ def live_spans(chart: Chart, kept: Collection[Place]) -> tuple[Span, ...]:
         if place in kept or place not in rows:
             spans += [span for write in writes for span in write.spans]
     return merge_spans(spans)
+
+
+def after(chart: Chart, drop: Drop) -> Chart:
+    """The chart of the thread once `drop` was carried out; its token and generation are only known then."""
+    gone = set(drop.checkpoints)
+    parents = {(ns, id): parent for ns, id, parent in drop.parents}
+    rows = tuple(
+        replace(row, parent=parents.get((row.ns, row.id), row.parent))
+        for row in chart.rows
+        if (row.ns, row.id) not in gone
+    )
+    writes = {place: rows for place, rows in chart.writes.items() if place not in gone}
+    packs = dict(zip(chart.packs, chart.sizes, strict=True))
+    for span in drop.packs:
+        packs.pop(span, None)
+    for pack in drop.repacked:
+        packs[Span(pack.writer, pack.first, pack.count)] = len(pack.data)
+    if not rows and not writes:
+        packs = {}
+    return replace(chart, rows=rows, writes=writes, packs=tuple(packs), sizes=tuple(packs.values()))
+
+
+def same(one: Chart, other: Chart) -> bool:
+    """Whether two charts tell of the same checkpoints, writes and packs, whatever their tokens."""
+    return (
+        set(map(_mark, one.rows)) == set(map(_mark, other.rows))
+        and {place: set(rows) for place, rows in _filled(one)} == {place: set(rows) for place, rows in _filled(other)}
+        and set(one.packs) == set(other.packs)
+    )
+
+
+def _mark(row: CheckpointRow) -> tuple[str, str, str | None, bytes]:
+    return row.ns, row.id, row.parent, row.header
+
+
+def _filled(chart: Chart) -> Iterator[tuple[Place, tuple[WriteRow, ...]]]:
+    return ((place, rows) for place, rows in chart.writes.items() if rows)

@@ -181,6 +181,8 @@ class Chart:
     """(ns, checkpoint id) -> its pending writes, also of checkpoints that are not (yet) there."""
     packs: tuple[Span, ...]
     """What is stored: one span for each pack."""
+    sizes: tuple[int, ...]
+    """Bytes of each of `packs`."""
 
 
 @dataclass(frozen=True, slots=True)

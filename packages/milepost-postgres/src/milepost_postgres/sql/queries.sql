@@ -450,7 +450,7 @@ FROM (SELECT count(*) AS n, coalesce(sum(octet_length(header)), 0) AS bytes FROM
 )
 
 -- name: chart
--- Everything of a thread but packs' bytes; kind 0 has the token.
+-- Everything of a thread but packs' bytes; kind 0 has the token, and `at` of a pack is how many bytes it has.
 WITH {thread_row}
 SELECT
     0::int2 AS kind, 0::int8 AS ref, t.key AS a, t.generation AS b, 0::int8 AS c, NULL::float8 AS at,
@@ -464,7 +464,7 @@ UNION ALL
 SELECT 2, 0, w.idx, NULL, NULL, NULL, w.task, w.path, w.channel, w.ns, w.checkpoint, w.spans, w.value
 FROM t JOIN {write} w ON w.thread = t.key
 UNION ALL
-SELECT 3, p.thread, p.writer, p.first, p.count, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+SELECT 3, p.thread, p.writer, p.first, p.count, octet_length(p.data), NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM t JOIN {pack} p ON p.thread = t.key
 
 -- name: lock

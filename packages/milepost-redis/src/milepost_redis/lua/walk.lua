@@ -2,7 +2,7 @@
 -- and packs.
 -- uses: _thread _reading
 -- ARGV: what is still to come, of k (checkpoints), q (writes without one) and p (packs); the member of the first of them
---       after which to begin or ''; limit; 1 if the data of packs is wanted
+--       after which to begin or ''; limit; 1 if the data of packs is wanted, else their sizes come
 
 local kinds, after, limit, wants = unpack(ARGV, 1, 4)
 local head, trouble = open()
@@ -27,7 +27,10 @@ while kinds ~= '' and room > 0 do
       after = members[read]
     end
   elseif kind == 'p' then
-    packs = members
+    for at, member in ipairs(members) do
+      packs[2 * at - 1] = member
+      packs[2 * at] = call('HSTRLEN', DATA, string.sub(member, 1, 17))
+    end
   else
     for _, member in ipairs(members) do
       local place = string.sub(member, 2)

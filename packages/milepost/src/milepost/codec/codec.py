@@ -17,7 +17,7 @@ from milepost.codec.header import Header, front, open_header, reseal_header, sea
 from milepost.codec.items import Inline, Item, Piece, cut
 from milepost.codec.layout import INLINES, TYPED, Address, Layout, Placer, from_wire, is_snapshot, spans_of, to_wire
 from milepost.codec.memo import Memory, ThreadMemo
-from milepost.codec.pack import repack, reseal_pack, seal_pack
+from milepost.codec.pack import merge, repack, reseal_pack, seal_pack
 from milepost.codec.revive import Renames
 from milepost.codec.shelf import Shelf
 from milepost.codec.values import Serializer
@@ -323,7 +323,7 @@ class Codec:
 
     def _placer(self, memo: ThreadMemo, pieces: Sequence[Piece], everything: bool) -> Placer:
         known: Mapping[bytes, Address] = {} if everything else memo.known
-        placer = Placer(known, None if everything else memo.epoch, self._memory.addresses.allocate)
+        placer = Placer(known, None if everything else memo.epoch, memo.allocate)
         for piece in pieces:
             if type(piece) is not Inline:
                 if not everything:
@@ -407,6 +407,10 @@ class Codec:
     def repack(self, thread: str, pack: Pack, live: Sequence[Span]) -> list[Pack]:
         """The parts of `pack` that `live` needs, as packs of their own."""
         return repack(thread, pack, live, self._vault)
+
+    def merge(self, thread: str, packs: Sequence[Pack], live: Sequence[Span]) -> Pack:
+        """What `live` (sorted, not overlapping) needs of `packs`, which are of one writer, as one compressed pack."""
+        return merge(thread, packs, live, self._vault)
 
 
 def _spans(layouts: Iterable[Layout]) -> tuple[Span, ...]:

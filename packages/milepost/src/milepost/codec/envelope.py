@@ -99,11 +99,19 @@ class Vault:
         return payload
 
 
-def wrap(payload: bytes, *, compress_over: int | None = None, vault: Vault | None = None, about: bytes = b"") -> bytes:
-    """`payload` in an envelope; compressed if it is over `compress_over` bytes and that saves a fifth."""
+def wrap(
+    payload: bytes,
+    *,
+    compress_over: int | None = None,
+    vault: Vault | None = None,
+    about: bytes = b"",
+    level: int = 1,
+) -> bytes:
+    """`payload` in an envelope; compressed (by zstd's `level`) if it is over `compress_over` bytes and that saves a
+    fifth."""
     flags = 0
     if compress_over is not None and len(payload) > compress_over and _zstd is not None:
-        smaller = _zstd.compress(payload, 1)
+        smaller = _zstd.compress(payload, level)
         if len(smaller) * 5 <= len(payload) * 4:
             payload, flags = smaller, _COMPRESSED
     if vault is not None:

@@ -29,26 +29,6 @@ Values = Mapping[str, tuple[object, Layout]]
 """Of one checkpoint: channel -> (version label, layout)."""
 
 
-class Addresses:
-    """Hands out addresses: a random writer, and a counter. A forked process must become another writer: `renew`."""
-
-    def __init__(self) -> None:
-        self.renew()
-
-    def renew(self) -> None:
-        """Become another writer."""
-        self._lock = threading.Lock()
-        self._writer = secrets.randbits(63)
-        self._next = 1
-
-    def allocate(self, count: int) -> tuple[int, int]:
-        """(writer, first) of `count` addresses that nobody else will ever get."""
-        with self._lock:
-            first = self._next
-            self._next += count
-            return self._writer, first
-
-
 class ThreadMemo:
     """What is remembered of one thread. Guarded by `lock`, which is never held across anything but computing."""
 
@@ -62,6 +42,9 @@ class ThreadMemo:
         self.accounted = 0
         """Of `size`, what `Memory` has counted."""
         self.used = 0.0
+        # A writer of its own, so that the items of a thread have numbers that follow each other.
+        self._writer = secrets.randbits(63)
+        self._next = 1
         self._family: object = None
         self._pieces: dict[tuple[str, str], tuple[Piece, int]] = {}
         self._values: OrderedDict[tuple[str, str], Values] = OrderedDict()
@@ -69,6 +52,12 @@ class ThreadMemo:
         self._raw_size = 0
         self._packs: set[tuple[int, int]] = set()
         """(writer, first) of the packs whose items are in `known`, or in `_raw` waiting for that."""
+
+    def allocate(self, count: int) -> tuple[int, int]:
+        """(writer, first) of `count` addresses that nobody else will ever get."""
+        first = self._next
+        self._next += count
+        return self._writer, first
 
     def at(self, epoch: int) -> None:
         """Addresses of another generation than `epoch` are worth nothing from now on."""
@@ -132,6 +121,8 @@ class ThreadMemo:
             with suppress(MilepostError, ValueError, TypeError):
                 opened = open_pack(thread, pack, vault)
                 for at, data in enumerate(opened.items(0, pack.count)):
+                    if not data:
+                        continue  # a hole
                     digest = digest_of_plain(coding.plain(data))
                     self.known.setdefault(digest, (pack.writer, pack.first + at, opened.checksums[at]))
                     self.size += _KNOWN_COST
@@ -158,15 +149,14 @@ class Memory:
     they were not used for `idle` seconds. Shared by a saver's clones."""
 
     def __init__(self, limit: int = 64 << 20, idle: float = 600.0, clock: Callable[[], float] = time.monotonic) -> None:
-        self.addresses = Addresses()
         self._limit = limit
         self._idle = idle
         self._clock = clock
         self.renew()
 
     def renew(self) -> None:
-        """Start with nothing: after a fork, a lock may be held by a thread that is not there."""
-        self.addresses.renew()
+        """Start with nothing: after a fork, a lock may be held by a thread that is not there, and the writers of the
+        memos are those of another process."""
         self._lock = threading.Lock()
         self._threads: OrderedDict[str, ThreadMemo] = OrderedDict()
         self._total = 0

@@ -1,7 +1,8 @@
 """Packs: the items that one put or one pending write newly needs, in one envelope.
 
 The payload is: number of items n (u32), their lengths (n x u32), their CRC-32s (n x u32), then their bytes one after
-the other; all little endian. The checksums of the items are what a header's digests are made of.
+the other; all little endian. The checksums of the items are what a header's digests are made of. An item of no bytes is
+a hole: no item has that address any more.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 import struct
 import zlib
 from array import array
-from collections.abc import Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
 from sys import byteorder
 
 from milepost.codec.envelope import Vault, unwrap, wrap
@@ -21,6 +23,10 @@ from milepost.store import Pack, Span, merge_spans
 COMPRESS_OVER = 8192
 """Payloads over this many bytes are compressed if that helps; smaller ones are read faster as they are."""
 
+MERGE_LEVEL = 6
+"""Of zstd, for packs that are merged: written once, off the way of any run, and read often."""
+
+_HOLE = (b"", 0)
 _COUNT = struct.Struct("<I")
 assert array("I").itemsize == 4, "this platform's unsigned int is not 32 bits wide"
 
@@ -50,11 +56,19 @@ def _about(thread: str, writer: int, first: int) -> bytes:
 
 
 def seal_pack(
-    thread: str, writer: int, first: int, items: Sequence[bytes], checksums: Sequence[int], vault: Vault | None
+    thread: str,
+    writer: int,
+    first: int,
+    items: Sequence[bytes],
+    checksums: Sequence[int],
+    vault: Vault | None,
+    *,
+    compress_over: int = COMPRESS_OVER,
+    level: int = 1,
 ) -> Pack:
     """`items` as a pack with addresses (writer, first), (writer, first + 1), …"""
     payload = b"".join((_COUNT.pack(len(items)), words(map(len, items)), words(checksums), *items))
-    data = wrap(payload, compress_over=COMPRESS_OVER, vault=vault, about=_about(thread, writer, first))
+    data = wrap(payload, compress_over=compress_over, vault=vault, about=_about(thread, writer, first), level=level)
     return Pack(writer, first, len(items), data)
 
 
@@ -91,16 +105,44 @@ def open_pack(thread: str, pack: Pack, vault: Vault | None) -> OpenPack:
 def repack(thread: str, pack: Pack, live: Sequence[Span], vault: Vault | None) -> list[Pack]:
     """The parts of `pack` that `live` still needs, each as a pack of its own under the same addresses."""
     opened = open_pack(thread, pack, vault)
-    parts: list[Pack] = []
-    for span in merge_spans(live):
-        if span.writer != pack.writer:
-            continue
+    return [
+        seal_pack(
+            thread,
+            pack.writer,
+            pack.first + start,
+            opened.items(start, stop),
+            opened.checksums[start:stop],
+            vault,
+        )
+        for start, stop in _overlaps(pack, merge_spans(live))
+    ]
+
+
+def merge(thread: str, packs: Sequence[Pack], live: Sequence[Span], vault: Vault | None) -> Pack:
+    """What `live` needs of `packs`, which are of one writer, as one pack. What lies between is left out, as holes."""
+    found: dict[int, tuple[bytes, int]] = {}
+    for pack in packs:
+        opened = open_pack(thread, pack, vault)
+        for start, stop in _overlaps(pack, live):
+            numbers = range(pack.first + start, pack.first + stop)
+            parts = zip(opened.items(start, stop), opened.checksums[start:stop], strict=True)
+            found |= dict(zip(numbers, parts, strict=True))
+    first, last = min(found), max(found)
+    whole = [found.get(number, _HOLE) for number in range(first, last + 1)]
+    items, sums = [item for item, _ in whole], [total for _, total in whole]
+    return seal_pack(thread, packs[0].writer, first, items, sums, vault, compress_over=0, level=MERGE_LEVEL)
+
+
+def _overlaps(pack: Pack, live: Sequence[Span]) -> Iterator[tuple[int, int]]:
+    """The parts of `pack` that lie in `live`, which is sorted and merged."""
+    at = max(bisect_right(live, (pack.writer, pack.first), key=lambda span: span[:2]) - 1, 0)
+    for span in islice(live, at, None):
+        if (span.writer, span.first) >= (pack.writer, pack.first + pack.count):
+            return
         start = max(span.first - pack.first, 0)
         stop = min(span.first + span.count - pack.first, pack.count)
-        if start < stop:
-            items, sums = opened.items(start, stop), opened.checksums[start:stop]
-            parts.append(seal_pack(thread, pack.writer, pack.first + start, items, sums, vault))
-    return parts
+        if span.writer == pack.writer and start < stop:
+            yield start, stop
 
 
 def reseal_pack(pack: Pack, source: str, target: str, vault: Vault) -> Pack:

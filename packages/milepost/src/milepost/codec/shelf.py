@@ -97,9 +97,11 @@ class Shelf:
             if first > end or not strips:
                 strips.append(_Strip(first))
                 end = first
+            strip = strips[-1]
+            if first < end and not all(strip.items[max(first - strip.first, 0) : first + count - strip.first]):
+                self._fill(strip, pack)
             if first + count <= end:
                 continue
-            strip = strips[-1]
             # By far most packs hold one item as it is: what `open_pack` would do, without the ceremony.
             if count == 1 and len(data) >= size_of_head:
                 version, flags, noted, n, size, total = unpack(data)
@@ -123,6 +125,18 @@ class Shelf:
             strip.sums += opened.checksums[end - first :]
             end = first + count
         return strips
+
+    def _fill(self, strip: _Strip, pack: Pack) -> None:
+        """Put items of a pack into the holes of a larger one: it was stored again after they had been left out."""
+        try:
+            opened = open_pack(self._thread, pack, self._vault)
+        except MilepostError as exc:
+            self._unreadable.append((pack, exc))
+            return
+        place = pack.first - strip.first
+        for at, item in enumerate(opened.items(0, pack.count)):
+            if item and place + at < len(strip.items) and not strip.items[place + at]:
+                strip.items[place + at], strip.sums[place + at] = item, opened.checksums[at]
 
     def value(self, layout: Layout, own: Coding, other: Coding) -> Any:
         """Decode the value that lies at `layout`: by `own`, or by `other` where a foreign serializer wrote it.
