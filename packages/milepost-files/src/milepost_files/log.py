@@ -484,11 +484,13 @@ class Log:
             return index.log == batch.log and scan.pread(held.fd, len(batch.data), batch.start) == batch.data
 
     def _tidy(self, held: Handle, changes: Sequence[Change]) -> None:
-        """Rewrite the log if most of it is dead. The changes are done; if this fails, it is for another time."""
+        """Rewrite the log if much of it is dead. The changes are done; if this fails, it is for another time."""
         index = self._index
-        if index is None or index.damage or index.dead * 2 < index.end:
+        if index is None or index.damage:
             return
-        if index.dead < _WASTE and not any(change.tidy for change in changes):
+        # Who drops something wants the space back; in the middle of a run it can wait.
+        tidy = any(change.tidy for change in changes)
+        if index.dead * (4 if tidy else 2) < index.end or (index.dead < _WASTE and not tidy):
             return
         try:
             self._renew(held, lambda: rewrite.live(index, _reader(held)), index.updated)

@@ -17,17 +17,21 @@ from milepost.errors import (
     Unavailable,
     Unserializable,
 )
+from milepost.retention import Retention
 from milepost.saver import Saver
 from milepost.schema import Schema
+from milepost.upkeep import Hooks
 
 __all__ = [
     "Busy",
     "Conflict",
     "Corrupt",
     "FormatTooNew",
+    "Hooks",
     "InvalidConfig",
     "LeaseLost",
     "MilepostError",
+    "Retention",
     "Saver",
     "Schema",
     "SchemaMismatch",

@@ -283,6 +283,8 @@ class Progress:
 
     done: bool
     """Not when the thread was written to: then what is left of the plan is void."""
+    gone: int
+    """How many checkpoints went."""
     now: Amount
 
 
@@ -294,7 +296,7 @@ async def carry_out(store: Store, plan: ThreadPlan, archive: Archive | None = No
 
     `archive` is awaited before each step with what is about to go.
     """
-    chart = plan.chart
+    chart, gone = plan.chart, 0
     for number, step in enumerate(plan.steps):
         if archive is not None and step.checkpoints:
             await archive(step, chart)
@@ -305,10 +307,11 @@ async def carry_out(store: Store, plan: ThreadPlan, archive: Archive | None = No
             found = await store.chart(plan.thread)
             if found is None:
                 whole = not expected.rows and not expected.writes
-                return Progress(whole, Amount())
+                return Progress(whole, len(plan.checkpoints) if whole else gone, Amount())
             if not same(found, expected):
-                return Progress(False, Amount.of(found))
-            chart = found
+                return Progress(False, gone, Amount.of(found))
         else:
-            chart = expected
-    return Progress(True, Amount.of(chart))
+            found = expected
+        gone += len(chart.rows) - len(found.rows)
+        chart = found
+    return Progress(True, gone, Amount.of(chart))

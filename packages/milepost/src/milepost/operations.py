@@ -24,7 +24,7 @@ from langgraph.checkpoint.base import (
     writes_sort_key,
 )
 
-from milepost import maintenance
+from milepost import maintenance, upkeep
 from milepost.codec import Codec, Header, Memory, Vault
 from milepost.codec.codec import Draft, DraftWrite, of_checkpoint
 from milepost.codec.layout import Layout, spans_of
@@ -419,6 +419,10 @@ class Operations:
     async def maintain(self, side: Side, what: Callable[..., Any], *arguments: Any) -> None:
         with self._watch(what.__name__):
             await what(await self.open(side), self.codec, *arguments)
+
+    async def upkeep(self, side: Side, order: upkeep.Order) -> upkeep.Report:
+        """See `milepost.saver.Saver.maintain`."""
+        return await upkeep.maintain(await self.open(side), self.codec, order, self._watch)
 
     async def threads(self, side: Side, after: tuple[str, ...] | None) -> ThreadPage:
         with self._watch("threads"):

@@ -32,6 +32,7 @@ from milepost.observe import Event
 from milepost.saver import Saver
 from milepost.store import Backend, Stats, Store, ThreadRow
 from milepost.testing.faults import FaultyBackend, FaultyPort, Overable, Plan
+from milepost.upkeep import Report
 
 T = TypeVar("T")
 
@@ -184,6 +185,11 @@ class Face:
         else:
             async with self.saver.lease(thread, **options) as lease:
                 yield lease
+
+    async def maintain(self, policy: Any = None, **options: Any) -> Report:
+        if self._blocking:
+            return self.saver.maintain(policy, **options)
+        return await self.saver.amaintain(policy, **options)
 
     async def threads(self) -> tuple[ThreadRow, ...]:
         if self._blocking:

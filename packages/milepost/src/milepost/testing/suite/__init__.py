@@ -10,6 +10,7 @@ where ``Mine`` is a `milepost.testing.Subject`. It needs pytest and no plugin; w
 from __future__ import annotations
 
 from milepost.testing.suite.basis import Behaviours, cases_of, needs
+from milepost.testing.suite.bounded import Hooked, Merging, Policies
 from milepost.testing.suite.delta import DeltaHistory, DeltaUpkeep
 from milepost.testing.suite.failing import Damage, Faults
 from milepost.testing.suite.identity import BadInput, Configs, Deletion, Identity
@@ -38,14 +39,17 @@ __all__ = [
     "Faults",
     "Forks",
     "Generations",
+    "Hooked",
     "Identity",
     "InPlace",
     "Latest",
     "Leases",
     "Listing",
+    "Merging",
     "Observed",
     "Once",
     "Overview",
+    "Policies",
     "Prune",
     "Refused",
     "Releases",
@@ -78,6 +82,9 @@ class Everything(
     DeltaUpkeep,
     Prune,
     Generations,
+    Policies,
+    Merging,
+    Hooked,
     Runs,
     Copies,
     Overview,

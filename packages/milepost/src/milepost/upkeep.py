@@ -1,0 +1,245 @@
+"""Maintenance of many threads: retention and merging, with the hooks around them, and a report."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from milepost.codec import Codec
+from milepost.errors import InvalidConfig, Unavailable
+from milepost.maintenance import Amount, ThreadPlan, by_policy, carry_out, plan_thread
+from milepost.observe import Event, log, thread_hash
+from milepost.retention import Place, Retention
+from milepost.store import Batch, Chart, Drop, Store, merge_spans
+
+TRIES = 3
+"""How often a thread that is written to meanwhile is planned, before it is left for another time."""
+PAGE = 64
+
+Outcome = Literal["changed", "unchanged", "moved", "vetoed", "failed"]
+
+
+Progress = Callable[[int, "ThreadReport | None"], object]
+
+
+class Hooks:
+    """What to call around the maintenance of a thread. Subclass it; each method may also be a coroutine function.
+
+    Nothing is held while a hook runs: a run may go on with the thread, which is then planned anew. A hook that raises
+    stops the maintenance of that thread, and what was not handed to `archive` before is still there.
+    """
+
+    def before(self, plan: ThreadPlan) -> object:
+        """Asked before anything is done. False keeps the thread as it is; a collection of (namespace, checkpoint id)
+        keeps those, and what they need; anything else agrees."""
+        return None
+
+    def archive(self, thread: str, batch: Batch) -> object:
+        """Takes checkpoints that are about to go, with their pending writes and the packs of both. They go as soon as it
+        has returned. May be called several times for a thread, and again with the same after a crash."""
+        return None
+
+    def after(self, report: ThreadReport) -> object:
+        """Told what was done. Not called for threads at which nothing was to be done."""
+        return None
+
+    def erase(self, thread: str) -> object:
+        """Asked to remove what `archive` took of a thread. Returns how many things it removed, or None."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadReport:
+    """What became of one thread."""
+
+    thread: str
+    outcome: Outcome
+    """ "moved": it was written to again and again. "failed": see `error`; whatever was done before is done."""
+    checkpoints: int = 0
+    """How many went."""
+    deleted: bool = False
+    """Whether the whole thread went."""
+    before: Amount = field(default_factory=Amount)
+    after: Amount = field(default_factory=Amount)
+    error: str = ""
+
+    def facts(self) -> dict[str, Any]:
+        """What an event tells."""
+        return {
+            "outcome": self.outcome,
+            "checkpoints": self.checkpoints,
+            "deleted": self.deleted,
+            "freed": self.before.bytes - self.after.bytes,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What maintenance did, or with `dry_run` would do."""
+
+    dry_run: bool
+    seen: int
+    """How many threads were looked at."""
+    threads: tuple[ThreadReport, ...]
+    """Those at which something was to be done."""
+
+    @property
+    def checkpoints(self) -> int:
+        """How many checkpoints went."""
+        return sum(report.checkpoints for report in self.threads)
+
+    @property
+    def freed(self) -> int:
+        """By how many bytes the threads became smaller."""
+        return sum(report.before.bytes - report.after.bytes for report in self.threads)
+
+    @property
+    def failed(self) -> tuple[ThreadReport, ...]:
+        """The threads that could not be maintained."""
+        return tuple(report for report in self.threads if report.outcome == "failed")
+
+
+class Watch(Protocol):
+    """Opens an event of one operation on a thread."""
+
+    def __call__(self, op: str, thread: str = "", /) -> AbstractContextManager[Event]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What to do, to which threads."""
+
+    policies: tuple[Retention, ...] = ()
+    threads: tuple[str, ...] | None = None
+    """None: all of them."""
+    hooks: Hooks = field(default_factory=Hooks)
+    merge: bool = True
+    dry_run: bool = False
+    clock: Callable[[], float] = time.time
+    progress: Progress | None = None
+    """Called after each thread: how many were looked at, and what became of the last one."""
+
+
+def policies_of(policy: object) -> tuple[Retention, ...]:
+    """One policy, several, or None. Raises `InvalidConfig`."""
+    if policy is None:
+        return ()
+    if isinstance(policy, Retention):
+        return (policy,)
+    if isinstance(policy, Sequence) and all(isinstance(one, Retention) for one in policy):
+        return tuple(policy)
+    raise InvalidConfig(f"policy is {policy!r}: it must be a Retention, or a list of them", what="policy")
+
+
+async def maintain(store: Store, codec: Codec, order: Order, watch: Watch) -> Report:
+    """See `milepost.saver.Saver.maintain`."""
+    reports: list[ThreadReport] = []
+    seen = 0
+    after: tuple[str, ...] | None = None
+    while True:
+        threads, after = await _page(store, order, after)
+        for thread in threads:
+            seen += 1
+            with watch("maintain", thread) as event:
+                report = await _thread(store, codec, order, thread)
+                event.facts = {"outcome": "unchanged", "dry_run": order.dry_run}
+                if report is not None:
+                    event.facts = {**event.facts, **report.facts()}
+                    reports.append(report)
+            if order.progress is not None:
+                order.progress(seen, report)
+        if after is None:
+            return Report(order.dry_run, seen, tuple(reports))
+
+
+async def _page(
+    store: Store, order: Order, after: tuple[str, ...] | None
+) -> tuple[Iterable[str], tuple[str, ...] | None]:
+    if order.threads is not None:
+        return dict.fromkeys(order.threads), None
+    page = await store.threads(after, PAGE)
+    return [row.thread for row in page.rows], page.cursor
+
+
+async def _thread(store: Store, codec: Codec, order: Order, thread: str) -> ThreadReport | None:
+    """None when nothing was to be done."""
+    job = _Job(store, codec, order, thread)
+    try:
+        report = await job.run()
+        if report is not None and report.outcome == "changed" and not order.dry_run:
+            await called(order.hooks.after(report))
+    except Unavailable:
+        raise
+    except Exception as exc:
+        log.warning("thread %s could not be maintained: %r", thread_hash(thread), exc)
+        report = job.report("failed", error=f"{type(exc).__name__}: {exc}")
+    return report
+
+
+class _Job:
+    """The maintenance of one thread."""
+
+    def __init__(self, store: Store, codec: Codec, order: Order, thread: str) -> None:
+        self._store = store
+        self._codec = codec
+        self._order = order
+        self._thread = thread
+        self._before: Amount | None = None
+        self._now = Amount()
+        self._gone = 0
+
+    async def run(self) -> ThreadReport | None:
+        order = self._order
+        archives = type(order.hooks).archive is not Hooks.archive
+        for _ in range(TRIES):
+            plan = await self._plan(frozenset())
+            if plan is None:
+                return None if self._before is None else self.report("changed")
+            self._before, self._now = self._before or plan.before, plan.before
+            answer = await called(order.hooks.before(plan))
+            if answer is False:
+                return self.report("vetoed")
+            if isinstance(answer, Collection) and not isinstance(answer, str | bytes) and answer:
+                plan = await self._plan(frozenset((ns, id) for ns, id in answer))
+                if plan is None:
+                    return self.report("vetoed")
+            if order.dry_run:
+                self._gone, self._now = len(plan.checkpoints), plan.after
+                return self.report("changed", deleted=plan.deleted)
+            progress = await carry_out(self._store, plan, self._archive if archives else None)
+            self._gone += progress.gone
+            self._now = progress.now
+            if progress.done:
+                return self.report("changed", deleted=plan.deleted)
+        return self.report("moved")
+
+    async def _plan(self, held: frozenset[Place]) -> ThreadPlan | None:
+        order = self._order
+        choose = by_policy(order.policies, self._thread, order.clock(), held)
+        return await plan_thread(self._store, self._codec, self._thread, choose, merge=order.merge)
+
+    async def _archive(self, step: Drop, chart: Chart) -> None:
+        await called(self._order.hooks.archive(self._thread, await batch_of(self._store, self._thread, step, chart)))
+
+    def report(self, outcome: Outcome, *, deleted: bool = False, error: str = "") -> ThreadReport:
+        before = self._before or Amount()
+        return ThreadReport(self._thread, outcome, self._gone, deleted, before, self._now, error)
+
+
+async def called(answer: object) -> Any:
+    """The answer of a hook, awaited if it is to be."""
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+async def batch_of(store: Store, thread: str, step: Drop, chart: Chart) -> Batch:
+    """What goes with `step`, as something that can be loaded again."""
+    going = set(step.checkpoints)
+    rows = sorted((row for row in chart.rows if (row.ns, row.id) in going), key=lambda row: (row.key, row.ns))
+    writes = tuple((ns, id, row) for (ns, id), found in chart.writes.items() if (ns, id) in going for row in found)
+    held = [*(row.spans for row in rows), *(row.spans for _, _, row in writes)]
+    spans = merge_spans(span for some in held for span in some)
+    return Batch(tuple(rows), writes, tuple(await store.fetch(thread, spans) if spans else ()))
