@@ -5,14 +5,13 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from milepost.codec import Codec
 from milepost.errors import InvalidConfig, Unavailable
 from milepost.maintenance import Amount, ThreadPlan, by_policy, carry_out, plan_thread
-from milepost.observe import Event, log, thread_hash
+from milepost.observe import Watch, log, thread_hash
 from milepost.retention import Place, Retention
 from milepost.store import Batch, Chart, Drop, Store, merge_spans
 
@@ -103,12 +102,6 @@ class Report:
         return tuple(report for report in self.threads if report.outcome == "failed")
 
 
-class Watch(Protocol):
-    """Opens an event of one operation on a thread."""
-
-    def __call__(self, op: str, thread: str = "", /) -> AbstractContextManager[Event]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Order:
     """What to do, to which threads."""
@@ -135,7 +128,7 @@ def policies_of(policy: object) -> tuple[Retention, ...]:
     raise InvalidConfig(f"policy is {policy!r}: it must be a Retention, or a list of them", what="policy")
 
 
-async def maintain(store: Store, codec: Codec, order: Order, watch: Watch) -> Report:
+async def maintain(store: Store, codec: Codec, order: Order, watch: Callable[[str, str], Watch]) -> Report:
     """See `milepost.saver.Saver.maintain`."""
     reports: list[ThreadReport] = []
     seen = 0
@@ -146,10 +139,11 @@ async def maintain(store: Store, codec: Codec, order: Order, watch: Watch) -> Re
             seen += 1
             with watch("maintain", thread) as event:
                 report = await _thread(store, codec, order, thread)
-                event.facts = {"outcome": "unchanged", "dry_run": order.dry_run}
-                if report is not None:
-                    event.facts = {**event.facts, **report.facts()}
-                    reports.append(report)
+                if event is not None:
+                    told = {} if report is None else report.facts()
+                    event.facts = {"outcome": "unchanged", "dry_run": order.dry_run, **told}
+            if report is not None:
+                reports.append(report)
             if order.progress is not None:
                 order.progress(seen, report)
         if after is None:
