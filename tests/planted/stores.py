@@ -190,8 +190,8 @@ class FencesUnread(MemoryStore):
 
 
 class LeasesDieWithTheirThread(MemoryStore):
-    async def delete_thread(self, thread: str) -> None:
-        await super().delete_thread(thread)
+    async def delete_thread(self, thread: str, *, force: bool = False) -> None:
+        await super().delete_thread(thread, force=force)
         self._data.leases.pop(thread, None)
 
 
@@ -202,14 +202,14 @@ class HandsOverToAnybody(MemoryStore):
 
 
 class DeletedComesBack(MemoryStore):
-    async def delete_thread(self, thread: str) -> None:
-        await super().delete_thread(thread)
+    async def delete_thread(self, thread: str, *, force: bool = False) -> None:
+        await super().delete_thread(thread, force=force)
         self._data.tombstones.pop(thread, None)
 
 
 class TombstoneOfTheHeadAlone(MemoryStore):
-    async def delete_thread(self, thread: str) -> None:
-        await super().delete_thread(thread)
+    async def delete_thread(self, thread: str, *, force: bool = False) -> None:
+        await super().delete_thread(thread, force=force)
         stone = self._data.tombstones.get(thread)
         if stone is not None:
             self._data.tombstones[thread] = replace(stone, ids=stone.ids[-1:])
@@ -327,9 +327,9 @@ class StoredInTwoSteps(MemoryStore):
 class WaitingThreadsForgotten(MemoryStore):
     """Deleting a thread forgets the namespaces of its subgraphs."""
 
-    async def delete_thread(self, thread: str) -> None:
+    async def delete_thread(self, thread: str, *, force: bool = False) -> None:
         place = self._data.threads.get(thread)
-        await super().delete_thread(thread)
+        await super().delete_thread(thread, force=force)
         if place is not None and len(place.order) > 1:
             for ns, id in list(place.rows):
                 if not ns:

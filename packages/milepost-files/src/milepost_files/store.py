@@ -126,7 +126,7 @@ class FilesStore:
         await self._commit(thread, change, "drop checkpoints")
         return change.answer
 
-    async def delete_thread(self, thread: str) -> None:
+    async def delete_thread(self, thread: str, *, force: bool = False) -> None:
         await self._commit(thread, DeleteThread(), "delete a thread")
 
     async def export(self, thread: str, after: tuple[str, ...] | None, limit: int) -> Batch | None:

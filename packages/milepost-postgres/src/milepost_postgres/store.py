@@ -244,7 +244,7 @@ class PostgresStore:
         )
         return bool(answers[1])
 
-    async def delete_thread(self, thread: str) -> None:
+    async def delete_thread(self, thread: str, *, force: bool = False) -> None:
         name: Parameters = {"thread": wire.digest(thread)}
         await self._answers(
             Request(

@@ -369,7 +369,7 @@ class RedisStore:
             current = reply[1]
         return True
 
-    async def delete_thread(self, thread: str) -> None:
+    async def delete_thread(self, thread: str, *, force: bool = False) -> None:
         life = b"%d" % max(_TOMBSTONE_LIFE, int(self._layout.ttl or b"0"))
         reply = await self._write(
             "delete a thread", "delete_thread", thread, life, b"%d" % TOMBSTONE_IDS, thread.encode()

@@ -16,6 +16,7 @@ from milepost.errors import (
     TooLarge,
     Unavailable,
     Unserializable,
+    UnsettledCalls,
 )
 from milepost.retention import Retention
 from milepost.saver import Saver
@@ -39,5 +40,6 @@ __all__ = [
     "TooLarge",
     "Unavailable",
     "Unserializable",
+    "UnsettledCalls",
     "connect",
 ]

@@ -75,6 +75,13 @@ class ThreadDeleted(MilepostError):
     """
 
 
+class UnsettledCalls(MilepostError):
+    """The ledger has calls of the thread of which nobody knows whether they changed the world. Nothing was deleted.
+
+    Facts: ``thread``, ``count``.
+    """
+
+
 class Corrupt(MilepostError):
     """What is stored does not verify: damaged bytes, or parts that are missing.
 

@@ -15,8 +15,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar, cast
 
+from milepost.callstore import CallTable
 from milepost.errors import ThreadDeleted, Unavailable
 from milepost.fences import NOBODY, Lease, acquired, lease_lost, released, renewed
+from milepost.memory_calls import MemoryCalls, delete_calls, load_calls
 from milepost.store import (
     Batch,
     Chart,
@@ -150,6 +152,7 @@ class _Data:
         self.threads: dict[str, _Thread] = {}
         self.tombstones: dict[str, Tombstone] = {}
         self.leases: dict[str, Lease] = {}
+        self.calls: dict[str, CallTable] = {}
         self.closed = False
         _alive.add(self)
 
@@ -203,12 +206,16 @@ class CallPort:
         return cast("Callable[[], object]", request)()
 
 
-class MemoryStore:
+class MemoryStore(MemoryCalls):
     """`milepost.store.Store` over dictionaries, behind any port whose requests are functions."""
 
     def __init__(self, data: _Data, port: Port) -> None:
         self._data = data
         self._port = port
+
+    @property
+    def _ledger(self) -> _Data:
+        return self._data
 
     async def _step(self, step: Callable[[], T]) -> T:
         data = self._data
@@ -400,10 +407,11 @@ class MemoryStore:
 
         return await self._step(step)
 
-    async def delete_thread(self, thread: str) -> None:
+    async def delete_thread(self, thread: str, *, force: bool = False) -> None:
         data = self._data
 
         def step() -> None:
+            delete_calls(data.calls, thread, force=force)
             place = data.threads.pop(thread, None)
             if place is not None:
                 ids = {id for _, id in (*place.rows, *place.writes)}
@@ -418,7 +426,8 @@ class MemoryStore:
                 return None
             writes = tuple((ns, id, row) for (ns, id), rows in place.writes.items() for row in rows.values())
             rows = tuple(sorted(place.rows.values(), key=lambda row: (row.key, row.ns)))
-            return Batch(rows, writes, tuple(place.packs))
+            calls = tuple(self._data.calls[thread].rows.values()) if thread in self._data.calls else ()
+            return Batch(rows, writes, tuple(place.packs), calls=calls)
 
         return await self._step(step)
 
@@ -435,6 +444,8 @@ class MemoryStore:
             for row in batch.rows:
                 place.leave((row.ns, row.id))
                 place.enter(row)
+            if batch.calls:
+                load_calls(data.calls, thread, batch.calls)
             place.revision += 1
             place.updated = data.clock()
 
@@ -482,7 +493,7 @@ class MemoryBackend:
     """A store that lives as long as this object. Flavours and clones share it."""
 
     name = "memory"
-    capabilities: frozenset[str] = frozenset()
+    capabilities: frozenset[str] = frozenset({"ledger"})
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._data = _Data(clock)

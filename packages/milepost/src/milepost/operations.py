@@ -95,6 +95,22 @@ class AsyncSide:
                 await asyncio.wait((done,), timeout=_LOOK_AGAIN)
 
 
+class Boundary(Protocol):
+    """What a ledger wants to know of the checkpoints of a saver."""
+
+    def committed(self, key: tuple[str, str, str]) -> None:
+        """The store has the checkpoint (thread, ns, id)."""
+        ...
+
+    def put_on(self, key: tuple[str, str, str]) -> None:
+        """A checkpoint is about to be put on top of this one. May raise."""
+        ...
+
+    def renew(self) -> None:
+        """The process was forked."""
+        ...
+
+
 class Shared:
     """What a saver shares with its clones (LangGraph copies a saver for every call in strict mode)."""
 
@@ -107,6 +123,7 @@ class Shared:
         self.memory = memory
         self.pending = Pending()
         self.observers = Observers(backend.name)
+        self.boundary: Boundary | None = None
         self.ready = not setup
         _alive.add(self)
 
@@ -114,6 +131,8 @@ class Shared:
         """In a forked process: threads that held locks, or had writes on their way, are not there."""
         self.pending.renew()
         self.memory.renew()
+        if self.boundary is not None:
+            self.boundary.renew()
 
 
 _alive: weakref.WeakSet[Shared] = weakref.WeakSet()
@@ -185,6 +204,8 @@ class Operations:
                 else:
                     codec.remember(thread, snapshot.generation, snapshot.row, header, packs)
                     self.shared.pending.forgive((thread, place.ns, snapshot.row.id))
+                    if boundary := self.shared.boundary:
+                        boundary.committed((thread, place.ns, snapshot.row.id))
                     if event:
                         event.bytes = len(snapshot.row.header) + sum(len(pack.data) for pack in packs)
                     return found
@@ -344,6 +365,8 @@ class Operations:
                 if ahead := shared.pending.ahead(key):
                     await side.wait(ahead)
                 shared.pending.check(key)
+                if boundary := shared.boundary:
+                    boundary.put_on(key)
             fence = fence_for(shared, place.thread)
             if draft.lost:
                 self._drifted(place.thread, _lost(draft))
@@ -361,6 +384,8 @@ class Operations:
                 placed = codec.place(draft, everything=attempt + 1 == TRIES)
                 answer = await store.put(place.thread, placed.row, placed.packs, placed.generation, fence=fence)
             codec.learn(placed, answer.generation)
+            if boundary := shared.boundary:
+                boundary.committed((place.thread, place.ns, placed.row.id))
             if event:
                 event.bytes = len(placed.row.header) + sum(len(pack.data) for pack in placed.packs)
                 event.items_new, event.items_reused = len(placed.fresh), placed.reused
@@ -396,10 +421,10 @@ class Operations:
         finally:
             shared.pending.end(op, error)
 
-    async def delete_thread(self, side: Side, thread: str) -> None:
+    async def delete_thread(self, side: Side, thread: str, *, force: bool = False) -> None:
         with self._watch("delete_thread", thread):
             store = await self.open(side)
-            await store.delete_thread(thread)
+            await (store.delete_thread(thread, force=True) if force else store.delete_thread(thread))
             self.codec.reset(thread)
 
     async def prune(self, side: Side, threads: Sequence[str], strategy: str) -> None:

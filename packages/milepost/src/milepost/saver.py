@@ -347,13 +347,17 @@ class Saver(BaseCheckpointSaver[str]):
         """`put_writes`, async. Cancelled, it has stored all or nothing by the time the await ends."""
         await self._ops.put_writes(self._async(), *self._draft_writes(config, writes, task_id, task_path))
 
-    def delete_thread(self, thread_id: str) -> None:
-        """Remove everything of a thread, in all namespaces. Late writes of its past are refused from then on."""
-        run(self._ops.delete_thread(self._blocking(), check_thread(thread_id)))
+    def delete_thread(self, thread_id: str, *, force: bool = False) -> None:
+        """Remove everything of a thread, in all namespaces. Late writes of its past are refused from then on.
 
-    async def adelete_thread(self, thread_id: str) -> None:
+        Raises `UnsettledCalls` when the ledger has calls of the thread of which nobody knows whether they changed the
+        world; with `force` the records of those calls stay, and everything else goes.
+        """
+        run(self._ops.delete_thread(self._blocking(), check_thread(thread_id), force=force))
+
+    async def adelete_thread(self, thread_id: str, *, force: bool = False) -> None:
         """`delete_thread`, async."""
-        await self._ops.delete_thread(self._async(), check_thread(thread_id))
+        await self._ops.delete_thread(self._async(), check_thread(thread_id), force=force)
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Remove the checkpoints of these runs (metadata ``run_id``), in all threads, with their writes.
@@ -456,6 +460,21 @@ class Saver(BaseCheckpointSaver[str]):
             return f"{padded[1]}{int(padded[2]) + 1:032}.{fraction}"
         plain = f"{int(current) + 1:032}.{fraction}" if current.isascii() and current.isdigit() else ""
         return plain if plain > current else f"{current}.{1:032}.{fraction}"
+
+    # For the parts of Milepost that stand on a saver.
+
+    @property
+    def operations(self) -> Operations:
+        """What the methods do, with the serializer of now."""
+        return self._ops
+
+    def blocking_side(self) -> BlockingSide:
+        """The store, for callers that block."""
+        return self._blocking()
+
+    def async_side(self) -> AsyncSide:
+        """The store, for callers in the running event loop."""
+        return self._async()
 
     @property
     def _ops(self) -> Operations:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from milepost.callstore import CallRow
 from milepost.fences import Lease
 
 MAX_ID = 4096
@@ -209,6 +210,8 @@ class Batch:
     """(ns, checkpoint id, row)."""
     packs: tuple[Pack, ...] = ()
     cursor: tuple[str, ...] | None = None
+    calls: tuple[CallRow, ...] = ()
+    """The ledger's records."""
 
 
 class Stats(NamedTuple):
@@ -328,8 +331,12 @@ class Store(Protocol):
         """
         ...
 
-    async def delete_thread(self, thread: str) -> None:
-        """Remove everything of the thread but its lease, leaving a tombstone. A no-op when there is no such thread."""
+    async def delete_thread(self, thread: str, *, force: bool = False) -> None:
+        """Remove everything of the thread but its lease, leaving a tombstone. A no-op when there is no such thread.
+
+        Raises `UnsettledCalls`, and removes nothing, when the ledger has unsettled calls of the thread; with `force`
+        the records of those calls stay, and everything else goes.
+        """
         ...
 
     async def export(self, thread: str, after: tuple[str, ...] | None, limit: int) -> Batch | None:
@@ -462,7 +469,7 @@ class Backend(Protocol):
     """Scheme-like name for events and errors: "memory", "files", "postgres"."""
     capabilities: frozenset[str]
     """What tests and tools may expect: "durable" (survives the process), "shared" (other processes see it),
-    "damage" (parts can be lost under it)."""
+    "damage" (parts can be lost under it), "ledger" (its stores are also `milepost.callstore.CallStore`)."""
 
     def blocking(self) -> Store:
         """The store over the blocking port: its coroutines never suspend, and may be run from any thread."""

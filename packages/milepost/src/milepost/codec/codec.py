@@ -11,13 +11,14 @@ import ormsgpack
 from langgraph.checkpoint.base import WRITES_IDX_MAP, ChannelVersions, Checkpoint, CheckpointMetadata
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
+from milepost.codec.calls import moved
 from milepost.codec.coding import Coding, OwnCoding, coding_for, own_serializer
 from milepost.codec.envelope import Vault, unwrap, wrap
 from milepost.codec.header import Header, front, open_header, reseal_header, seal_header
 from milepost.codec.items import Inline, Item, Piece, cut
 from milepost.codec.layout import INLINES, TYPED, Address, Layout, Placer, from_wire, is_snapshot, spans_of, to_wire
 from milepost.codec.memo import Memory, ThreadMemo
-from milepost.codec.pack import merge, repack, reseal_pack, seal_pack
+from milepost.codec.pack import COMPRESS_OVER, merge, repack, reseal_pack, seal_pack
 from milepost.codec.revive import Renames
 from milepost.codec.shelf import Shelf
 from milepost.codec.values import Serializer
@@ -26,6 +27,9 @@ from milepost.places import store_name
 from milepost.store import Batch, CheckpointRow, Pack, Span, WriteRow, merge_spans
 
 T = TypeVar("T")
+
+_OWN, _TYPED = b"\0", b"\1"
+"""Whether a record's value was encoded by Milepost's serializer, or is a pair of a foreign one."""
 
 Facets = dict[str, str | int | float | bool]
 
@@ -386,11 +390,28 @@ class Codec:
             memo.keep_values(row.ns, row.id, values)
             memo.keep_raw(thread, packs)
 
+    # Records of the ledger: values on their own.
+
+    def seal(self, value: Any, about: bytes) -> bytes:
+        """`value` in an envelope, bound to `about`. Raises `Unserializable` with the path."""
+        data = self._coding.finish(self._coding.encode(value))
+        payload = (_TYPED if self._typed else _OWN) + data
+        return wrap(payload, compress_over=COMPRESS_OVER, vault=self._vault, about=about)
+
+    def unseal(self, data: bytes, about: bytes) -> Any:
+        """What `seal` was given. Raises `Corrupt`, `FormatTooNew` or `Unserializable`."""
+        payload = unwrap(data, vault=self._vault, about=about)
+        coding = self._coding if payload[:1] == _TYPED else self._own_coding
+        return coding.decode(payload[1:])
+
     # Moving: bytes that are bound to their place are bound to another one.
 
     def reseal(self, source: str, target: str, batch: Batch) -> Batch:
-        """`batch` of thread `source` for thread `target`. The same bytes, unless there are keys."""
+        """`batch` of thread `source` for thread `target`. The same bytes, unless there are keys or calls."""
         vault = self._vault
+        if batch.calls and source != target:
+            calls = tuple(moved(row, source, target, self.unseal, self.seal) for row in batch.calls)
+            batch = replace(batch, calls=calls)
         if vault is None:
             return batch
         rows = tuple(

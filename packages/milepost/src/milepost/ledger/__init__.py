@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from milepost.ledger.boundary import Unsettled
+from milepost.ledger.call import Call, Done, Replay, Run, current_call
 from milepost.ledger.errors import (
     BarrierTimeout,
     CallInDoubt,
@@ -9,11 +11,15 @@ from milepost.ledger.errors import (
     CallPaused,
     CallStopped,
     CallSuperseded,
+    CallUnrecorded,
     CompensationPending,
+    LedgerError,
     NotDurable,
     OrphanFound,
     PayloadMismatch,
+    pause_id,
 )
+from milepost.ledger.ledger import Ledger
 from milepost.ledger.policy import (
     ToolPolicy,
     Verdict,
@@ -26,30 +32,43 @@ from milepost.ledger.policy import (
     unknown,
     unsafe,
 )
+from milepost.ledger.record import CallRecord, Transition
 from milepost.ledger.request import CallRequest, Failed, InDoubt, Succeeded, Suspended
 
 __all__ = [
     "BarrierTimeout",
+    "Call",
     "CallInDoubt",
     "CallInProgress",
     "CallPaused",
+    "CallRecord",
     "CallRequest",
     "CallStopped",
     "CallSuperseded",
+    "CallUnrecorded",
     "CompensationPending",
+    "Done",
     "Failed",
     "InDoubt",
+    "Ledger",
+    "LedgerError",
     "NotDurable",
     "OrphanFound",
     "PayloadMismatch",
+    "Replay",
+    "Run",
     "Succeeded",
     "Suspended",
     "ToolPolicy",
+    "Transition",
+    "Unsettled",
     "Verdict",
     "applied",
+    "current_call",
     "idempotent",
     "keyed",
     "not_applied",
+    "pause_id",
     "readonly",
     "transactional",
     "unknown",

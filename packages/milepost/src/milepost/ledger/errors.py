@@ -3,22 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from milepost.errors import MilepostError
-
-if TYPE_CHECKING:
-    from langgraph.errors import GraphBubbleUp, GraphInterrupt
-else:
-    try:
-        from langgraph.errors import GraphBubbleUp, GraphInterrupt
-    except ImportError:  # the ledger also serves programs without LangGraph
-
-        class GraphBubbleUp(Exception):
-            """Stands in for LangGraph's."""
-
-        class GraphInterrupt(GraphBubbleUp):
-            """Stands in for LangGraph's."""
+from milepost.ledger.bubbling import GraphBubbleUp, GraphInterrupt
 
 
 def pause_id(thread: str, key: str) -> str:
@@ -50,6 +38,15 @@ class BarrierTimeout(CallStopped):
 
 class NotDurable(CallStopped):
     """With durability "exit" nothing is stored before the effect: use another mode, or a key of your own."""
+
+
+class CallUnrecorded(CallStopped):
+    """The call was performed, and its outcome could not be stored. The next arrival of it in this process tries again;
+    for other processes its outcome is unknown."""
+
+
+class LedgerError(CallStopped):
+    """The ledger could not do its work, and the call was not performed. ``__cause__`` says why."""
 
 
 class CallPaused(CallStopped, GraphInterrupt):

@@ -89,6 +89,8 @@ class Subject(ABC):
 class Memory(Subject):
     """The memory store."""
 
+    capabilities: ClassVar[frozenset[str]] = frozenset({"ledger"})
+
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self._backend = MemoryBackend()
@@ -161,8 +163,11 @@ class Face:
             return self.saver.get_delta_channel_history(config=config, channels=channels)
         return await self.saver.aget_delta_channel_history(config=config, channels=channels)
 
-    async def delete_thread(self, thread: str) -> None:
-        self.saver.delete_thread(thread) if self._blocking else await self.saver.adelete_thread(thread)
+    async def delete_thread(self, thread: str, *, force: bool = False) -> None:
+        if self._blocking:
+            self.saver.delete_thread(thread, force=force)
+        else:
+            await self.saver.adelete_thread(thread, force=force)
 
     async def delete_for_runs(self, runs: Sequence[str]) -> None:
         self.saver.delete_for_runs(runs) if self._blocking else await self.saver.adelete_for_runs(runs)

@@ -15,6 +15,16 @@ from milepost.testing.suite.delta import DeltaHistory, DeltaUpkeep
 from milepost.testing.suite.failing import Damage, Faults
 from milepost.testing.suite.identity import BadInput, Configs, Deletion, Identity
 from milepost.testing.suite.leases import Driving, Leases
+from milepost.testing.suite.ledger import (
+    CallsBarrier,
+    CallsContended,
+    CallsFaults,
+    CallsInDoubt,
+    CallsKeys,
+    CallsOfThreads,
+    CallsOnce,
+    CallsOrphans,
+)
 from milepost.testing.suite.reading import Latest, Listing
 from milepost.testing.suite.releases import Releases
 from milepost.testing.suite.serializers import Serializers
@@ -27,6 +37,14 @@ from milepost.testing.suite.writes import Writes
 __all__ = [
     "BadInput",
     "Behaviours",
+    "CallsBarrier",
+    "CallsContended",
+    "CallsFaults",
+    "CallsInDoubt",
+    "CallsKeys",
+    "CallsOfThreads",
+    "CallsOnce",
+    "CallsOrphans",
     "Concurrency",
     "Configs",
     "Copies",
@@ -95,5 +113,13 @@ class Everything(
     Concurrency,
     Faults,
     Damage,
+    CallsOnce,
+    CallsInDoubt,
+    CallsContended,
+    CallsFaults,
+    CallsOrphans,
+    CallsKeys,
+    CallsOfThreads,
+    CallsBarrier,
 ):
     """Every behaviour there is."""

@@ -1,0 +1,106 @@
+"""What of a process's checkpoints is durable, and which of its calls are not settled: between a saver and its ledger."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections import Counter, OrderedDict
+from collections.abc import Iterable
+from concurrent.futures import Future
+from typing import Final, Literal
+
+from milepost.errors import MilepostError
+
+Key = tuple[str, str, str]
+"""(thread, ns, checkpoint id)."""
+
+OnUnsettled = Literal["warn", "refuse", "ignore"]
+
+_KNOWN: Final = 8192
+
+
+class Unsettled(MilepostError):
+    """A checkpoint was put although a call that its parent's task began is not settled. Nothing was stored.
+
+    Facts: ``thread``, ``ns``, ``checkpoint`` (the parent).
+    """
+
+
+class Boundary:
+    """One per saver; a saver without a ledger has none, and pays nothing."""
+
+    def __init__(self, on_unsettled: OnUnsettled) -> None:
+        self.on_unsettled = on_unsettled
+        self.renew()
+
+    def renew(self) -> None:
+        """After a fork: nobody waits, and nothing runs."""
+        self._lock = threading.Lock()
+        self._known: OrderedDict[Key, None] = OrderedDict()
+        self._waiting: dict[Key, list[Future[None]]] = {}
+        self._running: Counter[Key] = Counter()
+
+    # Durable checkpoints.
+
+    def committed(self, key: Key) -> None:
+        """The store has the checkpoint."""
+        with self._lock:
+            self._known[key] = None
+            self._known.move_to_end(key)
+            if len(self._known) > _KNOWN:
+                self._known.popitem(last=False)
+            waiting = self._waiting.pop(key, ())
+        for future in waiting:
+            future.set_result(None)
+
+    def missing(self, keys: Iterable[Key]) -> list[Key]:
+        """Those that this process has not seen the store acknowledge or hand out."""
+        known = self._known
+        return [key for key in keys if key not in known]
+
+    def expect(self, key: Key) -> Future[None]:
+        """Done as soon as the checkpoint is durable."""
+        future: Future[None] = Future()
+        future.set_running_or_notify_cancel()
+        with self._lock:
+            if key not in self._known:
+                self._waiting.setdefault(key, []).append(future)
+                return future
+        future.set_result(None)
+        return future
+
+    def forget(self, key: Key, future: Future[None]) -> None:
+        """Nobody waits for `future` any more."""
+        with self._lock:
+            futures = self._waiting.get(key, [])
+            if future in futures:
+                futures.remove(future)
+            if not futures:
+                self._waiting.pop(key, None)
+
+    # Unsettled calls.
+
+    def begins(self, key: Key) -> None:
+        """A call of a task of this checkpoint has begun."""
+        with self._lock:
+            self._running[key] += 1
+
+    def ends(self, key: Key) -> None:
+        """It is settled, or given up."""
+        with self._lock:
+            self._running[key] -= 1
+            if self._running[key] <= 0:
+                del self._running[key]
+
+    def put_on(self, key: Key) -> None:
+        """A checkpoint is about to be put on top of this one. Raises `Unsettled` if that is refused."""
+        if self.on_unsettled == "ignore" or key not in self._running:
+            return
+        thread, ns, checkpoint = key
+        message = (
+            f"a checkpoint is put on top of {checkpoint!r} of thread {thread!r} although a tool call that was begun "
+            "there is not settled: its result is in no checkpoint, and a resumed run will not ask for it"
+        )
+        if self.on_unsettled == "refuse":
+            raise Unsettled(message, thread=thread, ns=ns, checkpoint=checkpoint)
+        warnings.warn(message, RuntimeWarning, stacklevel=2)

@@ -1,0 +1,74 @@
+"""How the ledger waits, and calls what is the user's, in one flavour."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, Protocol
+
+from milepost.errors import InvalidConfig
+from milepost.operations import Side
+
+
+class Hands(Protocol):
+    """A store in one flavour, how to wait in it, and how to call a function of the user's."""
+
+    side: Side
+
+    async def sleep(self, seconds: float) -> None: ...
+
+    async def until(self, done: Future[None], seconds: float) -> bool:
+        """Wait for `done`, at most so long. Whether it is."""
+        ...
+
+    async def do(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a function that may be async."""
+        ...
+
+
+class BlockingHands:
+    """For callers that block."""
+
+    def __init__(self, side: Side) -> None:
+        self.side = side
+
+    async def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)  # noqa: ASYNC251 - run without a loop
+
+    async def until(self, done: Future[None], seconds: float) -> bool:
+        with suppress(TimeoutError):
+            done.result(seconds)
+        return done.done()
+
+    async def do(self, function: Callable[..., Any], *args: Any) -> Any:
+        result = function(*args)
+        if inspect.isawaitable(result):
+            if inspect.iscoroutine(result):
+                result.close()
+            raise InvalidConfig(
+                f"{function!r} is async, and was needed by a blocking call: use the async methods, or a plain function",
+                what="function",
+            )
+        return result
+
+
+class AsyncHands:
+    """For callers in an event loop."""
+
+    def __init__(self, side: Side) -> None:
+        self.side = side
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def until(self, done: Future[None], seconds: float) -> bool:
+        await asyncio.wait((asyncio.wrap_future(done),), timeout=seconds)
+        return done.done()
+
+    async def do(self, function: Callable[..., Any], *args: Any) -> Any:
+        result = function(*args)
+        return await result if inspect.isawaitable(result) else result

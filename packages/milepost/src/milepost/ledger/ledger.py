@@ -1,0 +1,291 @@
+"""The ledger over a saver: every method blocking, and async with an ``a`` in front, from one text."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import socket
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Literal, ParamSpec, TypeVar, cast
+
+from langchain_core.runnables.config import var_child_runnable_config
+
+from milepost.callstore import UNSETTLED
+from milepost.errors import InvalidConfig
+from milepost.flavour import run
+from milepost.ledger.boundary import Boundary, OnUnsettled
+from milepost.ledger.call import Call, Done, Replay, Run
+from milepost.ledger.core import Core, OverSaver, Settings
+from milepost.ledger.policy import Declared, Duration, ToolPolicy, Verdict, declared, seconds, unsafe
+from milepost.ledger.record import CallRecord
+from milepost.ledger.request import CallRequest, OnOrphan, Outcome
+from milepost.ledger.upkeep import Upkeep
+from milepost.places import check_thread
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Scope = Literal["thread", "global"]
+
+
+class Ledger:
+    """A record of tool calls, in the store of `saver`, that keeps them from being performed twice.
+
+    Args:
+        saver: a `milepost.Saver`; the ledger uses its store, serializer and keys.
+        tools: tool name -> its class: `readonly`, `idempotent`, `keyed`, `transactional` or `unsafe`.
+        default: the class of tools that are not named.
+        lease: how long a worker may take before the effect begins, if it does not `check` again.
+        wait_timeout: how long to wait for another worker's call, or for the time after which none can act any more.
+        barrier_timeout: how long to wait until the checkpoint that a task started from is durable.
+        skew: how far apart clocks, and the ends of effects, may be; added before an outcome is decided.
+        tenant: part of every key.
+        owner: who this worker is, in records and audit trails.
+        on_orphan: what to do about an equal call whose message is gone, see `CallRequest.orphans`.
+        on_unsettled: what to do when a checkpoint is put over a call that is not settled.
+
+    Durations are seconds, timedeltas, or text such as ``"90s"``. Raises `InvalidConfig` for arguments that cannot be
+    right, and for a saver whose store keeps no ledger.
+    """
+
+    def __init__(
+        self,
+        saver: OverSaver,
+        tools: Mapping[str, Declared] | None = None,
+        *,
+        default: Declared = unsafe,
+        lease: Duration = 15.0,
+        wait_timeout: Duration = 60.0,
+        barrier_timeout: Duration = 30.0,
+        skew: Duration = 2.0,
+        tenant: str = "",
+        owner: str | None = None,
+        on_orphan: OnOrphan = "auto",
+        on_unsettled: OnUnsettled = "warn",
+        **internals: Any,
+    ) -> None:
+        shared = saver.operations.shared
+        if "ledger" not in shared.backend.capabilities:
+            raise InvalidConfig(f"the store {shared.backend.name!r} keeps no ledger", what="saver")
+        _check_choice("on_orphan", on_orphan, ("auto", "pause", "run"))
+        _check_choice("on_unsettled", on_unsettled, ("warn", "refuse", "ignore"))
+        self.settings = Settings(
+            tools={name: declared(name, value) for name, value in (tools or {}).items()},
+            default=declared("default", default),
+            lease=seconds(lease, "lease"),
+            wait_timeout=seconds(wait_timeout, "wait_timeout"),
+            barrier_timeout=seconds(barrier_timeout, "barrier_timeout"),
+            skew=seconds(skew, "skew"),
+            tenant=tenant,
+            owner=f"{socket.gethostname()}:{os.getpid()}" if owner is None else owner,
+            on_orphan=on_orphan,
+            **internals,
+        )
+        boundary = shared.boundary
+        if not isinstance(boundary, Boundary):
+            boundary = shared.boundary = Boundary(on_unsettled)
+        boundary.on_unsettled = on_unsettled
+        self.core = Core(saver, self.settings, boundary)
+        self._upkeep = Upkeep(self.core)
+
+    def policy(self, tool: str) -> ToolPolicy:
+        """The class of a tool."""
+        return self.settings.tools.get(tool, self.settings.default)
+
+    # For adapters.
+
+    def enter(self, request: CallRequest) -> Run | Replay:
+        """A call is about to be performed: may it, or what did it return?
+
+        `Run` says that it may, once, and is to be settled; `Replay` has its result. Everything else is raised:
+        subclasses of `CallStopped`, which pass through a ToolNode and stop the run.
+        """
+        return run(self.core.enter(self.core.blocking(), request))
+
+    async def aenter(self, request: CallRequest) -> Run | Replay:
+        """`enter`, async."""
+        return await self.core.enter(self.core.asynchronous(), request)
+
+    def settle(self, call: Call, outcome: Outcome) -> Replay | None:
+        """Store what became of a call that `enter` let run, durably.
+
+        Returns another worker's result where that one has taken the call over and finished it meanwhile. Raises
+        `CallSuperseded` where it has not finished it, and `CallUnrecorded` where the outcome could not be stored.
+        """
+        return run(self.core.settle(self.core.blocking(), call, outcome))
+
+    async def asettle(self, call: Call, outcome: Outcome) -> Replay | None:
+        """`settle`, async."""
+        return await self.core.settle(self.core.asynchronous(), call, outcome)
+
+    def classify(self, call: Call, error: BaseException) -> Outcome:
+        """What an exception of a tool says about its effect."""
+        return self.core.classify(call, error)
+
+    def perform(self, request: CallRequest, function: Callable[[], Any]) -> Done | Replay:
+        """`enter`, then `function` with `current_call` set, then `settle`.
+
+        An exception of `function` is raised again; but where it leaves the outcome unknown, and the class of the tool
+        allows no retry, `reconcile` is asked first, and `CallInDoubt` raised if that does not help.
+        """
+        return run(self.core.perform(self.core.blocking(), request, function))
+
+    async def aperform(self, request: CallRequest, function: Callable[[], Any]) -> Done | Replay:
+        """`perform`, async; `function` may be."""
+        return await self.core.perform(self.core.asynchronous(), request, function)
+
+    # For any code.
+
+    def once(
+        self,
+        key: str,
+        function: Callable[..., Any],
+        /,
+        *args: Any,
+        thread_id: str | None = None,
+        scope: Scope = "thread",
+        policy: ToolPolicy | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """``function(*args, **kwargs)``, performed once per `key`; later calls return what it returned.
+
+        `key` is of the thread `thread_id` (by default the one of the run that this is called in), or with scope
+        "global" of the whole store. `args` and `kwargs` are its fingerprint, and must be JSON unless the policy says
+        otherwise; by default the policy is that of a tool of the function's name.
+        """
+        request = self._request(key, function, args, kwargs, thread_id, scope, policy)
+        return run(self.core.perform(self.core.blocking(), request, lambda: function(*args, **kwargs))).result
+
+    async def aonce(
+        self,
+        key: str,
+        function: Callable[..., Any],
+        /,
+        *args: Any,
+        thread_id: str | None = None,
+        scope: Scope = "thread",
+        policy: ToolPolicy | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """`once`, async; `function` may be."""
+        request = self._request(key, function, args, kwargs, thread_id, scope, policy)
+        return (await self.core.perform(self.core.asynchronous(), request, lambda: function(*args, **kwargs))).result
+
+    def effect(
+        self,
+        *,
+        key: Callable[..., str],
+        scope: Scope = "thread",
+        policy: ToolPolicy | None = None,
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
+        """A decorator: the function is performed once per key, which `key` makes of the same arguments."""
+
+        def decorate(function: Callable[P, R]) -> Callable[P, R]:
+            if inspect.iscoroutinefunction(function):
+
+                @functools.wraps(function)
+                async def aonce(*args: P.args, **kwargs: P.kwargs) -> Any:
+                    bound = functools.partial(function, *args, **kwargs)
+                    request = self._request(key(*args, **kwargs), function, args, kwargs, None, scope, policy)
+                    return (await self.core.perform(self.core.asynchronous(), request, bound)).result
+
+                return cast("Callable[P, R]", aonce)
+
+            @functools.wraps(function)
+            def once(*args: P.args, **kwargs: P.kwargs) -> R:
+                bound = functools.partial(function, *args, **kwargs)
+                request = self._request(key(*args, **kwargs), function, args, kwargs, None, scope, policy)
+                return cast("R", run(self.core.perform(self.core.blocking(), request, bound)).result)
+
+            return once
+
+        return decorate
+
+    def _request(
+        self,
+        key: str,
+        function: Callable[..., Any],
+        args: Collection[Any],
+        kwargs: Mapping[str, Any],
+        thread_id: str | None,
+        scope: Scope,
+        policy: ToolPolicy | None,
+    ) -> CallRequest:
+        tool = getattr(function, "__name__", type(function).__name__)
+        thread = _thread_here() if thread_id is None else thread_id
+        if thread is None and scope == "thread":
+            raise InvalidConfig(
+                f"the call {key!r} is made outside of a run: name its thread, thread_id=…, or use scope='global'",
+                what="thread_id",
+            )
+        _check_choice("scope", scope, ("thread", "global"))
+        return CallRequest(
+            tool=tool,
+            arguments={"args": list(args), "kwargs": dict(kwargs)},
+            thread="" if thread is None else check_thread(thread),
+            key=key,
+            scope=scope,
+            policy=policy,
+        )
+
+    # For operators.
+
+    def calls(self, thread_id: str) -> list[CallRecord]:
+        """Every call that is recorded of a thread, in the order of their start; "" lists keys of global scope."""
+        return run(self._upkeep.calls(self.core.blocking(), thread_id))
+
+    async def acalls(self, thread_id: str) -> list[CallRecord]:
+        """`calls`, async."""
+        return await self._upkeep.calls(self.core.asynchronous(), thread_id)
+
+    def pending(self, thread_id: str | None = None) -> list[CallRecord]:
+        """The calls, of a thread or of all, of which nobody knows yet whether they changed the world."""
+        return run(self._upkeep.calls(self.core.blocking(), thread_id, UNSETTLED))
+
+    async def apending(self, thread_id: str | None = None) -> list[CallRecord]:
+        """`pending`, async."""
+        return await self._upkeep.calls(self.core.asynchronous(), thread_id, UNSETTLED)
+
+    def orphans(self, thread_id: str, branch: Collection[tuple[str, str]] | None = None) -> list[CallRecord]:
+        """The recorded calls of a thread that are in no message at hand.
+
+        `branch` is the (message id, call id) of every call in the messages; by default those of the latest checkpoint's
+        channel "messages".
+        """
+        return run(self._upkeep.orphans(self.core.blocking(), thread_id, branch))
+
+    async def aorphans(self, thread_id: str, branch: Collection[tuple[str, str]] | None = None) -> list[CallRecord]:
+        """`orphans`, async."""
+        return await self._upkeep.orphans(self.core.asynchronous(), thread_id, branch)
+
+    def resolve(
+        self, key: str, verdict: Verdict, *, by: str, note: str = "", thread_id: str | None = None
+    ) -> CallRecord:
+        """Say what became of a call that is in doubt: ``applied(result)`` or ``not_applied()``.
+
+        `key` is `CallRecord.key`. Without `thread_id` it is looked for among keys of global scope and the unsettled
+        calls of all threads. Raises `InvalidConfig` when there is no such call, and `Conflict` when there is nothing
+        to decide: it is settled, or its owner's lease has not ended.
+        """
+        return run(self._upkeep.resolve(self.core.blocking(), key, verdict, by=by, note=note, thread=thread_id))
+
+    async def aresolve(
+        self, key: str, verdict: Verdict, *, by: str, note: str = "", thread_id: str | None = None
+    ) -> CallRecord:
+        """`resolve`, async."""
+        hands = self.core.asynchronous()
+        return await self._upkeep.resolve(hands, key, verdict, by=by, note=note, thread=thread_id)
+
+
+def _check_choice(what: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise InvalidConfig(f"{what} is {value!r}: one of {', '.join(choices)}", what=what, value=repr(value)[:200])
+
+
+def _thread_here() -> str | None:
+    """The thread of the run that this is called in."""
+    config = var_child_runnable_config.get()
+    inner = (config or {}).get("configurable") or {}
+    thread = inner.get("thread_id")
+    return None if thread is None else str(thread)

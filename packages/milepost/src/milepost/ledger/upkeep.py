@@ -1,0 +1,127 @@
+"""What an operator does: look at records, say what became of a call, make a thread whole again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from langchain_core.messages import AIMessage
+
+from milepost.callstore import CALL_PAGE, UNSETTLED, CallAnswer, CallQuery, CallRow, State
+from milepost.errors import Conflict, InvalidConfig
+from milepost.ledger.core import Core
+from milepost.ledger.hands import Hands
+from milepost.ledger.policy import Verdict
+from milepost.ledger.record import CallRecord
+from milepost.places import Place
+
+_TRIES = 8
+
+
+class Upkeep:
+    """Operations on records, over a core."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+
+    async def listed(self, hands: Hands, query: CallQuery) -> list[CallRow]:
+        """All records that a query asks for."""
+        store = await self.core.store(hands)
+        rows: list[CallRow] = []
+        after: tuple[str, ...] | None = None
+        while True:
+            page = await store.calls(query, after, CALL_PAGE)
+            rows += page.rows
+            if (after := page.cursor) is None:
+                return rows
+
+    async def calls(
+        self, hands: Hands, thread: str | None, states: Collection[State] | None = None
+    ) -> list[CallRecord]:
+        """See `milepost.ledger.Ledger.calls`."""
+        book = self.core.book
+        wanted = None if states is None else frozenset(states)
+        return [book.open(row) for row in await self.listed(hands, CallQuery(thread, states=wanted))]
+
+    async def orphans(self, hands: Hands, thread: str, branch: Collection[tuple[str, str]] | None) -> list[CallRecord]:
+        """See `milepost.ledger.Ledger.orphans`."""
+        there = frozenset(branch) if branch is not None else await self._branch(hands, thread)
+        return [
+            record
+            for record in await self.calls(hands, thread)
+            if record.info.own is None
+            and record.info.message is not None
+            and (record.info.message, record.info.call or "") not in there
+        ]
+
+    async def _branch(self, hands: Hands, thread: str) -> frozenset[tuple[str, str]]:
+        """The calls in the messages of the latest checkpoint."""
+        found = await self.core.saver.operations.get_tuple(hands.side, Place(thread, "", None))
+        messages = [] if found is None else found.checkpoint["channel_values"].get("messages") or []
+        return frozenset(
+            (message.id, call["id"] or "")
+            for message in messages
+            if isinstance(message, AIMessage) and message.id is not None
+            for call in message.tool_calls
+        )
+
+    async def resolve(
+        self, hands: Hands, key: str, verdict: Verdict, *, by: str, note: str, thread: str | None
+    ) -> CallRecord:
+        """See `milepost.ledger.Ledger.resolve`."""
+        if verdict.kind == "unknown":
+            raise InvalidConfig("a verdict says applied or not applied", what="verdict", value="unknown")
+        if not by:
+            raise InvalidConfig("say who decided: by=…", what="by", value="''")
+        for _ in range(_TRIES):
+            row = await self._find(hands, key, thread)
+            answer = await self._decide(hands, row, verdict, by, note)
+            if answer.done and answer.row is not None:
+                return self.core.book.open(answer.row)
+        raise Conflict(f"the call {key!r} changes faster than it can be settled: try again", thread=thread)
+
+    async def _find(self, hands: Hands, key: str, thread: str | None) -> CallRow:
+        if thread is not None:
+            rows = await self.listed(hands, CallQuery(thread, keys=(key,)))
+        else:
+            rows = await self.listed(hands, CallQuery("", keys=(key,)))
+            rows = rows or [
+                row
+                for row in await self.listed(hands, CallQuery(None, states=frozenset(UNSETTLED)))
+                if key == row.key or key in row.aliases
+            ]
+        if len(rows) == 1:
+            return rows[0]
+        where = "in several threads" if rows else "not recorded, or settled already"
+        raise InvalidConfig(f"the call {key!r} is {where}: name its thread, thread_id=…", what="key", value=repr(key))
+
+    async def _decide(self, hands: Hands, row: CallRow, verdict: Verdict, by: str, note: str) -> CallAnswer:
+        core, now = self.core, (await self._now(hands))
+        store, fence = await core.store(hands), core.fence(row.thread)
+        if row.state == "started":
+            if row.until > now:
+                raise Conflict(
+                    f"the call {row.key!r} is being performed by {row.owner}, whose lease has {row.until - now:.1f} s to go: "
+                    "wait for it to end",
+                    thread=row.thread,
+                )
+            answer = await core.expired(store, row, fence)
+            if not answer.done or answer.row is None:
+                return answer
+            row = answer.row
+        if row.state == "in_doubt":
+            words = Verdict(verdict.kind, verdict.result, note or verdict.note)
+            return await core.judge(store, row, words, by, fence)
+        if row.state == "compensation_failed":
+            if verdict.kind == "applied":
+                change = core.book.change(
+                    row.thread, row.key, row.mark, "compensated", by=by, note=note or "undone by hand"
+                )
+                return await store.settle(row.thread, change, fence=fence)
+            raise Conflict("a compensation that failed is tried again by a rollback", thread=row.thread)
+        raise Conflict(
+            f"the call {row.key!r} is {row.state.replace('_', ' ')}: there is nothing to decide", thread=row.thread
+        )
+
+    async def _now(self, hands: Hands) -> float:
+        store = await self.core.store(hands)
+        return (await store.calls(CallQuery("", keys=()), None, 1)).now

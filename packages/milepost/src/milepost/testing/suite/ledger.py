@@ -1,0 +1,845 @@
+"""The ledger: a finished call is never performed again, and an interrupted one never without authority."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from langchain_core.messages import ToolMessage
+from langgraph.types import Command
+
+from milepost.callstore import CallQuery
+from milepost.errors import Conflict, InvalidConfig, LeaseLost, ThreadDeleted, UnsettledCalls
+from milepost.ledger import (
+    BarrierTimeout,
+    CallInDoubt,
+    CallInProgress,
+    CallRequest,
+    CallSuperseded,
+    CallUnrecorded,
+    Failed,
+    InDoubt,
+    LedgerError,
+    NotDurable,
+    OrphanFound,
+    PayloadMismatch,
+    Replay,
+    Succeeded,
+    Suspended,
+    Unsettled,
+    applied,
+    idempotent,
+    keyed,
+    not_applied,
+    readonly,
+    unknown,
+    unsafe,
+)
+from milepost.ledger.bubbling import GraphInterrupt
+from milepost.store import MAX_ID
+from milepost.testing.chain import Chain, at, checkpoint
+from milepost.testing.faults import Plan
+from milepost.testing.lab import Lab
+from milepost.testing.same import assert_same
+from milepost.testing.suite.basis import Behaviours, needs
+from milepost.testing.workers import Worker, quick, wants
+
+
+class Refused(Exception):
+    """The API said no."""
+
+
+class CallsOnce(Behaviours):
+    """What a finished call returned is returned again."""
+
+    @needs("ledger")
+    async def test_a_finished_call_is_not_performed_again(self, lab: Lab) -> None:
+        first = Worker(lab)
+        assert await first.do(wants(), "paid") == "paid"
+        assert await first.do(wants(), "again") == "paid"
+        second = Worker(lab, await lab.reopen())
+        assert await second.do(wants(), "again") == "paid"
+        assert (len(first.performed), len(second.performed)) == (1, 0)
+        (record,) = await second.calls()
+        assert (record.state, record.tool, record.arguments) == ("succeeded", "charge", {"amount": 5})
+        assert record.downstream_key == first.performed[0][0]
+
+    @needs("ledger")
+    async def test_what_makes_another_call(self, lab: Lab) -> None:
+        worker = Worker(lab)
+        requests = [
+            wants(),
+            wants(call="c2"),
+            wants(message="m2"),
+            wants(thread="other"),
+            wants(epoch="2"),
+            wants(message="m", call="1c1"),
+            wants(message="m1c", call="1"),
+            wants(message=None, position=1),
+            wants(message=None, position=2),
+            wants(repeats=True),
+            wants(repeats=True, arguments={"amount": 6}),
+        ]
+        for number, request in enumerate(requests):
+            assert await worker.do(request, number) == number
+        for number, request in enumerate(requests):
+            assert await worker.do(request, "again") == number
+        assert len({key for key, _ in worker.performed}) == len(requests)
+        other = Worker(lab, tenant="acme")
+        assert await other.do(wants(), "theirs") == "theirs"
+
+    @needs("ledger")
+    async def test_where_the_task_started_does_not_matter(self, lab: Lab) -> None:
+        worker, chain = Worker(lab), Chain(lab.saver)
+        for number in range(2):
+            await chain.put({"n": number})
+        for number, place in enumerate([("", "0001"), ("", "0002")]):
+            assert await worker.do(wants(checkpoints=(place,)), number) == 0
+
+    @needs("ledger")
+    async def test_results_keep_their_type(self, lab: Lab) -> None:
+        message = ToolMessage("no", tool_call_id="c1", artifact={"rows": [1, 2]}, status="error", id="t")
+        results: list[Any] = [
+            message,
+            Command(update={"messages": [message]}, goto="next"),
+            [message, Command(update={"n": 1})],
+            {"a": (1, 2), "b": None},
+            None,
+        ]
+        for number, result in enumerate(results):
+            await Worker(lab).do(wants(call=f"c{number}"), result)
+        replaying = Worker(lab, await lab.reopen())
+        for number, result in enumerate(results):
+            assert_same(result, await replaying.do(wants(call=f"c{number}"), "again"))
+
+    @needs("ledger")
+    async def test_readonly_tools_are_not_recorded(self, lab: Lab) -> None:
+        worker = Worker(lab, tools={"charge": readonly})
+        assert [await worker.do(wants(), number) for number in range(2)] == [0, 1]
+        assert await worker.calls() == []
+
+    @needs("ledger")
+    async def test_two_workers_at_once(self, lab: Lab) -> None:
+        workers = [Worker(lab, wait_timeout="60s"), Worker(lab, lab.open(), wait_timeout="60s")]
+        results = await lab.together(
+            *(lambda worker=worker, number=number: worker.do(wants(), number) for number, worker in enumerate(workers))
+        )
+        assert results[0] == results[1]
+        assert sum(len(worker.performed) for worker in workers) == 1
+
+    @needs("ledger")
+    async def test_one_round_trip_each(self, lab: Lab) -> None:
+        plan = Plan()
+        worker = Worker(lab, lab.faulty(plan))
+        await worker.do(wants(call="first"))
+        plan.disarm()
+        call = await worker.run(wants())
+        assert plan.calls == 1
+        await worker.settle(call, Succeeded("paid"))
+        assert plan.calls == 2
+        assert isinstance(await worker.enter(wants()), Replay)
+        assert plan.calls == 3
+
+    @needs("ledger")
+    async def test_many_calls_of_a_thread(self, lab: Lab) -> None:
+        worker = Worker(lab)
+        for number in range(12):
+            await worker.do(wants(call=f"c{number:02}", arguments={"n": number}), number)
+        records = await worker.calls()
+        assert [record.arguments["n"] for record in records] == list(range(12))
+        store = await worker.store()
+        found: list[str] = []
+        after: tuple[str, ...] | None = None
+        while True:
+            page = await store.calls(CallQuery(None), after, 5)
+            found += [row.key for row in page.rows]
+            if (after := page.cursor) is None:
+                break
+        assert sorted(found) == sorted(record.key for record in records)
+
+
+class CallsInDoubt(Behaviours):
+    """An outcome that nobody knows is decided by a key, by the world, or by a person."""
+
+    @needs("ledger")
+    async def test_a_live_lease_is_another_workers(self, lab: Lab) -> None:
+        await Worker(lab).run(wants())
+        with pytest.raises(CallInProgress) as stopped:
+            await Worker(lab, lab.open()).do(wants())
+        assert stopped.value.tool == "charge"
+        with pytest.raises(Conflict):
+            await Worker(lab).resolve((await Worker(lab).calls())[0].key, applied("paid"), thread_id="thread")
+
+    @needs("ledger")
+    async def test_an_expired_lease_is_in_doubt_and_never_free(self, lab: Lab) -> None:
+        tools = {"charge": quick(unsafe)}
+        await Worker(lab, lease=0, tools=tools).run(wants())
+        worker = Worker(lab, await lab.reopen(), tools=tools)
+        for _ in range(2):
+            with pytest.raises(CallInDoubt) as paused:
+                await worker.do(wants())
+            assert isinstance(paused.value, GraphInterrupt)
+            ((interrupt,),) = paused.value.args
+            assert interrupt.id == paused.value.id
+            assert len(interrupt.id) == 32
+            assert interrupt.value["arguments"] == {"amount": 5}
+        assert worker.performed == []
+        (record,) = await worker.pending()
+        assert (record.state, record.attempt) == ("in_doubt", 0)
+
+    @needs("ledger")
+    async def test_a_person_decides(self, lab: Lab) -> None:
+        tools = {"charge": quick(unsafe)}
+        lost, worker = Worker(lab, lease=0, tools=tools), Worker(lab, tools=tools)
+        keys = [(await lost.run(wants(call=call))).record_key for call in ("c1", "c2")]
+        record = await worker.resolve(keys[0], applied("paid"), note="saw it in the bank's list")
+        assert (record.state, record.result) == ("succeeded", "paid")
+        await worker.resolve(keys[1], not_applied(), by="anna")
+        assert await worker.do(wants(call="c1")) == "paid"
+        assert await worker.do(wants(call="c2"), "now") == "now"
+        assert [attempt for _, attempt in worker.performed] == [1]
+        assert await worker.pending() == []
+        last = (await worker.calls())[0].trail[-1]
+        assert (last.state, last.by) == ("succeeded", "operator")
+        assert "saw it in the bank's list" in last.note
+        with pytest.raises(Conflict):
+            await worker.resolve(keys[0], not_applied(), thread_id="thread")
+        with pytest.raises(InvalidConfig):
+            await worker.resolve("no such key", applied())
+
+    @needs("ledger")
+    async def test_a_verdict_in_the_resume_map(self, lab: Lab) -> None:
+        tools = {"charge": quick(unsafe)}
+        await Worker(lab, lease=0, tools=tools).run(wants())
+        worker = Worker(lab, tools=tools)
+        assert await worker.do(wants(answer=applied("paid"), answered_by="anna")) == "paid"
+        assert [entry.by for entry in (await worker.calls())[0].trail][-1] == "anna"
+
+    @needs("ledger")
+    @pytest.mark.parametrize("make", [idempotent, lambda **more: keyed(window="24h", **more)])
+    async def test_a_key_is_authority(self, lab: Lab, make: Any) -> None:
+        tools = {"charge": quick(make)}
+        lost = await Worker(lab, lease=0, tools=tools).run(wants())
+        worker = Worker(lab, tools=tools)
+        assert await worker.do(wants()) == "done"
+        assert worker.performed == [(lost.key, 1)]
+        assert len(lost.key) <= 64
+
+    @needs("ledger")
+    async def test_a_key_is_no_authority_after_its_window(self, lab: Lab) -> None:
+        tools = {"charge": quick(keyed, window=0)}
+        await Worker(lab, lease=0, tools=tools).run(wants())
+        with pytest.raises(CallInDoubt):
+            await Worker(lab, tools=tools).do(wants())
+
+    @needs("ledger")
+    async def test_nobody_decides_while_a_zombie_can_act(self, lab: Lab) -> None:
+        asked: list[str] = []
+
+        def reconcile(record: Any) -> Any:
+            asked.append(record.key)
+            return not_applied()
+
+        for number, policy in enumerate((keyed(window="24h"), unsafe(reconcile=reconcile))):
+            request = wants(call=f"c{number}", policy=policy)
+            await Worker(lab, lease=0).run(request)
+            worker = Worker(lab)
+            with pytest.raises(CallInProgress):
+                await worker.do(request)
+            assert (asked, worker.performed) == ([], [])
+
+    @needs("ledger")
+    @pytest.mark.parametrize("verdict", [applied("paid"), not_applied(), unknown()])
+    async def test_reconcile_decides(self, lab: Lab, verdict: Any) -> None:
+        seen: list[Any] = []
+
+        def reconcile(record: Any) -> Any:
+            seen.append((record.tool, record.arguments, record.downstream_key, record.state))
+            return verdict
+
+        tools = {"charge": quick(unsafe, reconcile=reconcile)}
+        lost = await Worker(lab, lease=0, tools=tools).run(wants())
+        worker = Worker(lab, tools=tools)
+        if verdict.kind == "unknown":
+            with pytest.raises(CallInDoubt):
+                await worker.do(wants())
+        else:
+            assert await worker.do(wants(), "now") == ("paid" if verdict.kind == "applied" else "now")
+            assert worker.performed == ([] if verdict.kind == "applied" else [(lost.key, 1)])
+        assert seen == [("charge", {"amount": 5}, lost.key, "in_doubt")]
+
+    @needs("ledger")
+    async def test_what_exceptions_say(self, lab: Lab) -> None:
+        tools = {"charge": quick(unsafe, not_applied=(Refused,))}
+        worker = Worker(lab, tools=tools)
+        with pytest.raises(Refused):
+            await worker.do(wants(call="c1"), Refused("card declined"))
+        with pytest.raises(CallInDoubt) as paused:
+            await worker.do(wants(call="c2"), TimeoutError("no answer"))
+        assert isinstance(paused.value.__cause__, TimeoutError)
+        with pytest.raises(KeyboardInterrupt):
+            await worker.do(wants(call="c3"), KeyboardInterrupt())
+        records = await worker.calls()
+        assert [record.state for record in records] == ["failed", "in_doubt", "in_doubt"]
+        assert records[0].reason == "Refused: card declined"
+        assert await worker.do(wants(call="c1"), "paid") == "paid"
+        assert worker.performed[-1][1] == 1
+
+    @needs("ledger")
+    async def test_an_exception_of_a_keyed_tool_goes_to_who_retries(self, lab: Lab) -> None:
+        worker = Worker(lab, tools={"charge": keyed(window="24h")})
+        with pytest.raises(TimeoutError):
+            await worker.do(wants(), TimeoutError("no answer"))
+        # Its own worker has said that it acts no more: nobody has to wait for that.
+        assert await worker.do(wants()) == "done"
+        assert [attempt for _, attempt in worker.performed] == [0, 1]
+
+    @needs("ledger")
+    async def test_an_exception_that_reconcile_explains(self, lab: Lab) -> None:
+        verdicts = {"c1": applied("paid"), "c2": not_applied()}
+        policy = quick(unsafe, reconcile=lambda record: verdicts[record.info.call])
+        worker = Worker(lab, tools={"charge": policy})
+        assert await worker.do(wants(call="c1"), TimeoutError("no answer")) == "paid"
+        with pytest.raises(TimeoutError):
+            await worker.do(wants(call="c2"), TimeoutError("no answer"))
+        assert [record.state for record in await worker.calls()] == ["succeeded", "failed"]
+
+    @needs("ledger")
+    async def test_an_interrupt_in_a_tool(self, lab: Lab) -> None:
+        worker = Worker(lab)
+        with pytest.raises(GraphInterrupt):
+            await worker.do(wants(), GraphInterrupt(()))
+        assert await worker.states() == [("suspended", 0, 0)]
+        assert await worker.do(wants(), "after") == "after"
+
+    @needs("ledger")
+    async def test_effects_around_an_interrupt(self, lab: Lab) -> None:
+        worker = Worker(lab)
+        charged: list[int] = []
+
+        def charge(amount: int) -> str:
+            charged.append(amount)
+            return f"receipt {amount}"
+
+        call = await worker.run(wants())
+        assert await worker.step(call, "charge", charge, 5) == "receipt 5"
+        await worker.settle(call, Suspended())
+        call = await worker.run(wants())
+        assert await worker.step(call, "charge", charge, 5) == "receipt 5"
+        assert await worker.step(call, "fee", charge, 1) == "receipt 1"
+        with pytest.raises(PayloadMismatch):
+            await worker.step(call, "charge", charge, 6)
+        assert charged == [5, 1]
+        await worker.settle(call, Succeeded("all"))
+        keys = {record.downstream_key for record in await worker.calls()}
+        assert len(keys) == 3
+        assert any(key.endswith(":0:charge") for key in keys)
+
+
+class CallsContended(Behaviours):
+    """Whoever lost a call acts no more, and what he knows still counts where nobody knows better."""
+
+    @needs("ledger")
+    async def test_a_zombie_is_told(self, lab: Lab) -> None:
+        tools = {"charge": quick(idempotent)}
+        slow = Worker(lab, lease=0, tools=tools)
+        call = await slow.run(wants())
+        worker = Worker(lab, lab.open(), tools=tools)
+        other = await worker.run(wants())
+        with pytest.raises(CallSuperseded):
+            await slow.check(call)
+        call.over = False  # as one sees it who did not ask
+        with pytest.raises(CallSuperseded):
+            await slow.settle(call, Succeeded("late"))
+        await worker.check(other)
+        assert await worker.settle(other, Succeeded("paid")) is None
+        assert await slow.do(wants()) == "paid"
+
+    @needs("ledger")
+    async def test_a_zombie_gets_the_winners_result(self, lab: Lab) -> None:
+        tools = {"charge": quick(idempotent)}
+        slow = Worker(lab, lease=0, tools=tools)
+        call = await slow.run(wants())
+        assert await Worker(lab, tools=tools).do(wants(), "paid") == "paid"
+        entry = await slow.settle(call, Succeeded("late"))
+        assert entry is not None
+        assert entry.result == "paid"
+
+    @needs("ledger")
+    async def test_a_late_truth_counts(self, lab: Lab) -> None:
+        tools = {"charge": quick(unsafe)}
+        slow = Worker(lab, lease=0, tools=tools)
+        call = await slow.run(wants())
+        worker = Worker(lab, tools=tools)
+        with pytest.raises(CallInDoubt):
+            await worker.do(wants())
+        assert await slow.settle(call, Succeeded("paid")) is None
+        assert await worker.do(wants()) == "paid"
+
+    @needs("ledger")
+    async def test_a_thread_that_is_anothers(self, lab: Lab) -> None:
+        first, second = Worker(lab), Worker(lab, lab.open())
+        async with _lease(lab, first) as lease:
+            call = await first.run(wants())
+            assert call.fence == lease.fence
+            async with _lease(lab, second, steal=True):
+                with pytest.raises(CallSuperseded):
+                    await first.check(call)
+                call.over = False
+                with pytest.raises(CallSuperseded):
+                    await first.settle(call, Succeeded("late"))
+                with pytest.raises(LedgerError) as stopped:
+                    await first.do(wants(call="c2"))
+                assert isinstance(stopped.value.__cause__, LeaseLost)
+                assert await second.do(wants(call="c3")) == "done"
+                assert await first.do(wants(call="c4", key="g", scope="global")) == "done"
+        assert [record.state for record in await second.calls()] == ["started", "succeeded"]
+
+    @needs("ledger")
+    async def test_check_renews_the_lease(self, lab: Lab) -> None:
+        worker = Worker(lab)
+        call = await worker.run(wants())
+        before, trail = call.deadline, len((await worker.calls())[0].trail)
+        await worker.check(call)
+        assert call.deadline >= before
+        assert len((await worker.calls())[0].trail) == trail
+        await worker.settle(call, Succeeded("paid"))
+        with pytest.raises(CallSuperseded):
+            await worker.check(call)
+
+    @needs("ledger")
+    async def test_the_trail_tells_everything(self, lab: Lab) -> None:
+        tools = {"charge": quick(unsafe)}
+        await Worker(lab, lease=0, tools=tools, owner="first").run(wants())
+        second = Worker(lab, tools=tools, owner="second")
+        with pytest.raises(CallInDoubt):
+            await second.do(wants())
+        await second.resolve((await second.calls())[0].key, not_applied(), by="anna", thread_id="thread")
+        await second.do(wants())
+        trail = [(entry.state, entry.attempt, entry.by) for entry in (await second.calls())[0].trail]
+        assert trail == [
+            ("started", 0, "first"),
+            ("in_doubt", 0, "second"),
+            ("failed", 0, "anna"),
+            ("started", 1, "second"),
+            ("succeeded", 1, "second"),
+        ]
+
+    @needs("ledger")
+    async def test_the_same_key_for_something_else(self, lab: Lab) -> None:
+        worker = Worker(lab)
+        await worker.do(wants(key="order-1"))
+        for other in (wants(key="order-1", arguments={"amount": 6}), wants("mail", key="order-1")):
+            with pytest.raises(PayloadMismatch):
+                await worker.do(other)
+        assert len(worker.performed) == 1
+
+
+@asynccontextmanager
+async def _lease(lab: Lab, worker: Worker, **options: Any) -> AsyncIterator[Any]:
+    """The lease of the thread, in the lab's flavour."""
+    lease = worker.face.saver.lease("thread", **options)
+    if lab.flavour == "blocking":
+        with lease:
+            yield lease
+    else:
+        async with lease:
+            yield lease
+
+
+class CallsFaults(Behaviours):
+    """A reply that is lost costs nothing but the time to ask again."""
+
+    @needs("ledger")
+    @pytest.mark.parametrize("moment", ["before", "after"])
+    async def test_a_lost_reply_to_a_claim(self, lab: Lab, moment: Any) -> None:
+        plan = Plan()
+        worker = Worker(lab, lab.faulty(plan))
+        await worker.do(wants(call="first"))
+        plan.arm(moment)
+        with pytest.raises(LedgerError):
+            await worker.do(wants())
+        plan.disarm()
+        # Nothing was performed under that claim, and this worker knows it; others do not.
+        if moment == "after":
+            with pytest.raises(CallInProgress):
+                await Worker(lab).do(wants())
+        assert await worker.do(wants(), "paid") == "paid"
+        assert await Worker(lab).do(wants()) == "paid"
+        assert [attempt for _, attempt in worker.performed] == [0, 0]
+
+    @needs("ledger")
+    @pytest.mark.parametrize("moment", ["before", "after"])
+    async def test_a_lost_reply_to_a_settlement(self, lab: Lab, moment: Any) -> None:
+        plan = Plan()
+        worker = Worker(lab, lab.faulty(plan))
+        call = await worker.run(wants())
+        plan.arm(moment)
+        assert await worker.settle(call, Succeeded("paid")) is None
+        assert plan.calls == 2
+        plan.disarm()
+        assert await worker.do(wants()) == "paid"
+        assert worker.performed == []
+        assert [entry.state for entry in (await worker.calls())[0].trail] == ["started", "succeeded"]
+
+    @needs("ledger")
+    async def test_a_store_that_is_gone_when_the_effect_is_done(self, lab: Lab) -> None:
+        plan = Plan()
+        worker = Worker(lab, lab.faulty(plan))
+        call = await worker.run(wants())
+        plan.arm("before", times=100)
+        with pytest.raises(CallUnrecorded):
+            await worker.settle(call, Succeeded("paid"))
+        plan.disarm()
+        assert await worker.do(wants()) == "paid"
+        assert worker.performed == []
+
+    @needs("ledger")
+    async def test_every_request_carried_out_twice(self, lab: Lab) -> None:
+        plan = Plan()
+        worker = Worker(lab, lab.faulty(plan), tools={"charge": quick(keyed, window="24h")})
+        await worker.do(wants(call="first"))
+        plan.arm("twice", times=1000)
+        with pytest.raises(TimeoutError):
+            await worker.do(wants(), TimeoutError())
+        assert await worker.do(wants(), "paid") == "paid"
+        assert await worker.do(wants(human="h", message="m2"), "adopted?") == "adopted?"
+        plan.disarm()
+        trail = [entry.state for entry in (await worker.calls())[1].trail]
+        assert trail == ["started", "in_doubt", "started", "succeeded"]
+
+    @needs("ledger")
+    async def test_a_result_that_cannot_be_stored(self, lab: Lab) -> None:
+        worker = Worker(lab, tools={"charge": quick(unsafe)})
+        with pytest.raises(CallUnrecorded, match="cannot be stored"):
+            await worker.do(wants(), object())
+        with pytest.raises(CallInDoubt, match="cannot be stored"):
+            await worker.do(wants())
+        assert len(worker.performed) == 1
+
+
+class CallsOrphans(Behaviours):
+    """An equal call whose message is gone is the same call, or a person says that it is not."""
+
+    @needs("ledger")
+    async def test_a_call_worded_anew_takes_over_the_record(self, lab: Lab) -> None:
+        tools = {"charge": quick(keyed, window="24h")}
+        worker = Worker(lab, tools=tools)
+        old = wants(message="m1", call="c1", human="h1")
+        assert await worker.do(old, "paid") == "paid"
+        new = wants(message="m2", call="c2", human="h1", branch=frozenset({("m2", "c2")}))
+        assert await worker.do(new, "twice") == "paid"
+        assert await Worker(lab, await lab.reopen(), tools=tools).do(new, "twice") == "paid"
+        # The next legitimate repeat is another call: its record is not an orphan any more.
+        third = wants(message="m3", call="c3", human="h1", branch=frozenset({("m2", "c2"), ("m3", "c3")}))
+        worker = Worker(lab, tools=tools)
+        assert await worker.do(third, "second") == "second"
+        assert await worker.do(third) == await worker.do(third)
+        assert await worker.do(old) == "paid"
+        (record, _) = await worker.calls()
+        assert (record.info.message, record.info.call) == ("m2", "c2")
+        assert record.aliases
+
+    @needs("ledger")
+    async def test_an_unfinished_orphan_is_finished_under_its_own_key(self, lab: Lab) -> None:
+        tools = {"charge": quick(keyed, window="24h")}
+        lost = await Worker(lab, lease=0, tools=tools).run(wants(human="h1"))
+        worker = Worker(lab, tools=tools)
+        new = wants(message="m2", call="c2", human="h1")
+        assert await worker.do(new) == "done"
+        assert worker.performed == [(lost.key, 1)]
+
+    @needs("ledger")
+    async def test_an_unsafe_orphan_pauses(self, lab: Lab) -> None:
+        worker = Worker(lab)
+        await worker.do(wants(human="h1"), "paid")
+        new = wants(message="m2", call="c2", human="h1")
+        with pytest.raises(OrphanFound) as paused:
+            await worker.do(new)
+        assert paused.value.payload["choices"] == ["adopt", "run"]
+        answers = {"adopt": applied(), "run": not_applied()}
+        again = CallRequest(**{**_fields(new), "answer": answers["run"]})
+        assert await worker.do(again, "second") == "second"
+        third = wants(message="m3", call="c3", human="h1", branch=frozenset({("m2", "c2")}), answer=answers["adopt"])
+        assert await worker.do(third) == "paid"
+        assert len(worker.performed) == 2
+
+    @needs("ledger")
+    async def test_what_is_no_orphan(self, lab: Lab) -> None:
+        worker = Worker(lab)
+        await worker.do(wants(human="h1"))
+        others = [
+            wants(call="c2", human="h1"),  # of the same message
+            wants(message="m2", human="h1", branch=frozenset({("m1", "c1"), ("m1", "c2")})),  # its message is there
+            wants(message="m3", human="h2"),  # answers another human message
+            wants(message="m4", human="h1", arguments={"amount": 6}),
+            wants(message="m5"),
+        ]
+        for number, request in enumerate(others):
+            assert await worker.do(request, number) == number
+        assert await worker.do(wants(message="m6", human="h1", orphans="run"), "run") == "run"
+
+    @needs("ledger")
+    async def test_orphans_are_listed(self, lab: Lab) -> None:
+        worker = Worker(lab)
+        for call in ("c1", "c2"):
+            await worker.do(wants(call=call))
+        await worker.do(wants(key="own"))
+        found = await worker.orphans("thread", [("m1", "c1")])
+        assert [record.info.call for record in found] == ["c2"]
+        assert len(await worker.orphans("thread")) == 2
+
+
+class CallsKeys(Behaviours):
+    """A key of the user's names a call in the place of its ids."""
+
+    @needs("ledger")
+    async def test_a_key_of_a_thread_and_one_of_all(self, lab: Lab) -> None:
+        worker = Worker(lab)
+        ran: list[int] = []
+
+        def send(number: int) -> int:
+            ran.append(number)
+            return number
+
+        assert await worker.once("welcome", send, 1, thread_id="a") == 1
+        assert await worker.once("welcome", send, 1, thread_id="a") == 1
+        assert await worker.once("welcome", send, 1, thread_id="b") == 1
+        assert ran == [1, 1]
+        assert await worker.once("invoice-7", send, 2, scope="global", thread_id="a") == 2
+        assert await worker.once("invoice-7", send, 2, scope="global", thread_id="b") == 2
+        assert await Worker(lab, lab.open()).once("invoice-7", send, 2, scope="global") == 2
+        assert ran == [1, 1, 2]
+        (record,) = await worker.calls("")
+        assert (record.key, record.downstream_key) == ("invoice-7", "invoice-7:0")
+        downstream = {record.downstream_key for thread in ("a", "b") for record in await worker.calls(thread)}
+        assert len(downstream) == 2, "an API would take two threads' calls for one"
+
+    @needs("ledger")
+    async def test_a_key_of_the_tools_class(self, lab: Lab) -> None:
+        policy = unsafe(key=lambda arguments: f"order-{arguments['id']}", scope="global")
+        worker = Worker(lab, tools={"charge": policy})
+        for number, thread in enumerate(("a", "b")):
+            request = wants(thread=thread, message=f"m{number}", arguments={"id": 4})
+            assert await worker.do(request, number) == 0
+
+    @needs("ledger")
+    async def test_keys_and_arguments_that_cannot_be(self, lab: Lab) -> None:
+        worker = Worker(lab)
+        for arguments in ({"x": float("nan")}, {"x": {1: 2}}, {"x": object()}, {"x": {1, 2}}, {"x": b"1"}):
+            with pytest.raises(LedgerError, match="arguments"):
+                await worker.do(wants(arguments=arguments))
+        for key in ("", "a\0b", "\ud800", "x" * 513):
+            with pytest.raises(LedgerError):
+                await worker.do(wants(key=key))
+        with pytest.raises(LedgerError):
+            await worker.do(wants(call=None))
+        assert worker.performed == []
+        shown = unsafe(fingerprint=lambda arguments: arguments["id"])
+        assert await worker.do(wants(policy=shown, arguments={"id": 1, "client": object()})) == "done"
+
+    @needs("ledger")
+    @pytest.mark.parametrize("key", ["a:b", "a|b", "[a]*", "é漢\U0001f600", "x" * 512, "\u4e2d" * 512, "%", "'"])
+    async def test_hostile_keys(self, lab: Lab, key: str) -> None:
+        worker = Worker(lab)
+        thread = "t:*" + "é" * 40
+        for scope in ("thread", "global"):
+            for number in range(2):
+                assert await worker.do(wants(thread=thread, key=key, scope=scope), number) == 0
+        assert [record.key for record in await worker.calls("")] == [key]
+        assert all(len(record.downstream_key) <= 64 for record in await worker.calls(thread))
+        await worker.do(wants(thread="x" * MAX_ID, key=key))
+        assert [record.key for record in await worker.calls("x" * MAX_ID)] == [key]
+
+
+class CallsOfThreads(Behaviours):
+    """Records live with their thread."""
+
+    @needs("ledger")
+    async def test_a_deletion_does_not_forget_the_unknown(self, lab: Lab) -> None:
+        worker = Worker(lab, tools={"charge": quick(unsafe)})
+        await Chain(lab.saver).put({"n": 1})
+        await worker.do(wants(call="done"))
+        call = await worker.run(wants())
+        with pytest.raises(UnsettledCalls) as refused:
+            await lab.saver.delete_thread("thread")
+        assert refused.value.count == 1
+        assert await lab.saver.get(at("thread")) is not None
+        await lab.saver.delete_thread("thread", force=True)
+        assert await lab.saver.get(at("thread")) is None
+        assert await worker.states() == [("started", 0, 0)]
+        assert await worker.settle(call, Succeeded("paid")) is None
+        await lab.saver.delete_thread("thread")
+        assert await worker.calls() == []
+
+    @needs("ledger")
+    async def test_settled_calls_go_with_their_thread(self, lab: Lab) -> None:
+        worker = Worker(lab)
+        await Chain(lab.saver).put({"n": 1})
+        for thread in ("thread", "other"):
+            await worker.do(wants(thread=thread))
+        call = await worker.run(wants(call="asks"))
+        await worker.settle(call, Suspended())
+        await lab.saver.delete_thread("thread")
+        assert await worker.calls() == []
+        assert len(await worker.calls("other")) == 1
+
+    @needs("ledger")
+    async def test_a_late_call_of_a_deleted_past_is_refused(self, lab: Lab) -> None:
+        worker = Worker(lab, tools={"charge": quick(unsafe)})
+        await Chain(lab.saver).put({"n": 1})
+        place = (("", "0001"),)
+        await worker.do(wants(checkpoints=place))
+        await lab.saver.delete_thread("thread")
+        with pytest.raises(LedgerError) as refused:
+            await worker.do(wants(checkpoints=place))
+        assert isinstance(refused.value.__cause__, ThreadDeleted)
+        assert len(worker.performed) == 1
+
+    @needs("ledger")
+    @pytest.mark.parametrize("how", ["prune", "runs"])
+    async def test_no_upkeep_forgets_a_call(self, lab: Lab, how: str) -> None:
+        worker = Worker(lab)
+        for number in range(1, 4):
+            parent = f"{number - 1:04}" if number > 1 else None
+            await lab.saver.put(at("thread", "", parent, run_id="r"), checkpoint(f"{number:04}", {"n": number}))
+        await worker.do(wants(call="done"), "paid")
+        await worker.run(wants())
+        if how == "prune":
+            await lab.saver.prune(["thread"])
+        else:
+            await lab.saver.delete_for_runs(["r"])
+        async for saver in lab.views():
+            worker = Worker(lab, saver)
+            assert sorted(await worker.states()) == [("started", 0, 0), ("succeeded", 0, 0)]
+            assert await worker.do(wants(call="done")) == "paid"
+
+    @needs("ledger")
+    async def test_a_copy_knows_what_was_done(self, lab: Lab) -> None:
+        tools = {"charge": quick(keyed, window="24h")}
+        worker = Worker(lab, lease=0, tools=tools)
+        await Chain(lab.saver).put({"n": 1})
+        await worker.do(wants(call="done"), "paid")
+        await worker.do(wants(key="own"), "paid")
+        lost = await worker.run(wants())
+        await worker.step(lost, "fee", lambda: "fee")
+        await lab.saver.copy_thread("thread", "copy")
+        assert await worker.states("copy") == [
+            ("succeeded", 0, 0),
+            ("succeeded", 0, 0),
+            ("in_doubt", 0, 0),
+            ("succeeded", 0, 0),
+        ]
+        assert await worker.do(wants(thread="copy", call="done")) == "paid"
+        assert await worker.do(wants(thread="copy", key="own")) == "paid"
+        worker.performed.clear()
+        assert await worker.do(wants(thread="copy")) == "done"
+        assert worker.performed == [(lost.key, 1)], "the API knows the call by its old key"
+        again = await worker.run(wants(thread="copy", call="c2"))
+        assert await worker.step(again, "fee", lambda: "another") == "another"
+
+    @needs("ledger")
+    async def test_everything_is_sealed(self, lab: Lab) -> None:
+        keys = {"k1": b"0" * 32}
+        face = lab.open(keys=keys)
+        await Chain(face).put({"n": 1})
+        worker = Worker(lab, face)
+        await worker.do(wants(arguments={"card": "4111-secret"}), "result-secret")
+        await face.copy_thread("thread", "copy")
+        store = await worker.store()
+        (row,) = (await store.calls(CallQuery("thread"), None, 10)).rows
+        assert b"secret" not in row.call + row.outcome + b"".join(row.trail)
+        replaying = Worker(lab, lab.open(keys=keys))
+        for thread in ("thread", "copy"):
+            assert await replaying.do(wants(thread=thread, arguments={"card": "4111-secret"})) == "result-secret"
+        with pytest.raises(LedgerError):
+            await Worker(lab, lab.open()).do(wants(arguments={"card": "4111-secret"}))
+
+
+class CallsBarrier(Behaviours):
+    """Nothing is performed before the checkpoint that asked for it is durable."""
+
+    @needs("ledger")
+    async def test_a_checkpoint_that_does_not_come(self, lab: Lab) -> None:
+        worker = Worker(lab, barrier_timeout=0)
+        with pytest.raises(BarrierTimeout) as stopped:
+            await worker.do(wants(checkpoints=(("", "0001"),)))
+        assert stopped.value.missing == ("thread", "", "0001")
+        await Chain(lab.open()).put({"n": 1})
+        assert await worker.do(wants(checkpoints=(("", "0001"),))) == "done"
+        with pytest.raises(BarrierTimeout):
+            await worker.do(wants(call="c2", checkpoints=(("sub", "s1"), ("", "0001"))))
+        assert await worker.do(wants(call="c3", key="own", checkpoints=(("sub", "s1"),))) == "done"
+
+    @needs("ledger")
+    async def test_a_checkpoint_on_its_way(self, lab: Lab) -> None:
+        plan = Plan()
+        saver = lab.faulty(plan)
+        worker = Worker(lab, saver, barrier_timeout="60s")
+        order: list[str] = []
+        await Chain(saver, "other").put({"n": 1})
+        plan.arm("hang")
+
+        async def put() -> None:
+            await Chain(saver).put({"n": 1})
+
+        async def call() -> None:
+            await lab.until(plan.hanging)
+            await worker.perform(wants(checkpoints=(("", "0001"),)), lambda: order.append("performed"))
+
+        async def later() -> None:
+            await lab.until(plan.hanging)
+            order.append("released")
+            plan.release()
+
+        # The request was carried out, so who asks the store finds the checkpoint; who waits is told when its reply comes.
+        await lab.together(put, call, later)
+        assert "performed" in order
+
+    @needs("ledger")
+    async def test_known_checkpoints_cost_nothing(self, lab: Lab) -> None:
+        plan = Plan()
+        saver = lab.faulty(plan)
+        worker = Worker(lab, saver)
+        await Chain(saver).put({"n": 1})
+        plan.disarm()
+        await worker.run(wants(checkpoints=(("", "0001"),)))
+        assert plan.calls == 1
+        reading = lab.faulty(plan)
+        worker = Worker(lab, reading)
+        await reading.got(at("thread"))
+        plan.disarm()
+        await worker.run(wants(call="c2", checkpoints=(("", "0001"),)))
+        assert plan.calls == 1
+
+    @needs("ledger")
+    async def test_a_run_that_stores_nothing(self, lab: Lab) -> None:
+        worker = Worker(lab, tools={"look": readonly})
+        with pytest.raises(NotDurable):
+            await worker.do(wants(durable=False))
+        assert await worker.do(wants("look", durable=False)) == "done"
+        assert await worker.do(wants(durable=False, key="own")) == "done"
+
+    @needs("ledger")
+    async def test_a_checkpoint_over_an_unsettled_call(self, lab: Lab) -> None:
+        worker = Worker(lab, on_unsettled="refuse")
+        chain = Chain(lab.saver)
+        await chain.put({"n": 1})
+        call = await worker.run(wants(checkpoints=(("", "0001"),)))
+        await Chain(lab.saver, "thread", "sub").put({"n": 1})
+        with pytest.raises(Unsettled):
+            await lab.saver.put(at("thread", "", "0001"), checkpoint("0002", {"n": 2}))
+        warning = Worker(lab, on_unsettled="warn")
+        with pytest.warns(RuntimeWarning, match="not settled"):
+            await lab.saver.put(at("thread", "", "0001"), checkpoint("0002", {"n": 2}))
+        await worker.settle(call, Failed("no"))
+        await lab.saver.put(at("thread", "", "0001"), checkpoint("0003", {"n": 2}))
+        call = await warning.run(wants(call="c2", checkpoints=(("", "0001"),)))
+        await warning.settle(call, InDoubt("?"))
+        await lab.saver.put(at("thread", "", "0001"), checkpoint("0004", {"n": 2}))
+
+
+def _fields(request: CallRequest) -> dict[str, Any]:
+    return {name: getattr(request, name) for name in CallRequest.__dataclass_fields__}
