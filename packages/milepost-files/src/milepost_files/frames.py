@@ -148,7 +148,18 @@ def seal_checkpoint(spans: Iterable[Span], facets: Mapping[str, Facet], header: 
 def checkpoint_meta(blob: bytes) -> tuple[tuple[Span, ...], dict[str, Facet]]:
     """The spans and facets that `seal_checkpoint` was given."""
     (numbers, facets), _ = unseal(blob)
-    return spans_of(numbers), json.loads(facets) if isinstance(facets, str) else facets
+    return spans_of(numbers), _facets(facets)
+
+
+def facets_of(blob: bytes) -> dict[str, Facet]:
+    """The facets that `seal_checkpoint` was given. Only for blobs that are `sound`."""
+    _, length = _BLOB.unpack_from(blob)
+    return _facets(ormsgpack.unpackb(blob[_BLOB.size : _BLOB.size + length])[1])
+
+
+def _facets(stored: Any) -> dict[str, Facet]:
+    facets: dict[str, Facet] = json.loads(stored) if isinstance(stored, str) else stored
+    return facets
 
 
 def seal_write(path: str, spans: Iterable[Span], value: bytes) -> bytes:

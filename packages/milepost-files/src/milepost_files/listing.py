@@ -9,8 +9,8 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, TypeVar
 
+from milepost.collector import unhurried
 from milepost.store import (
-    CheckpointRow,
     Loaded,
     Pack,
     Query,
@@ -20,6 +20,7 @@ from milepost.store import (
     ThreadRow,
 )
 
+from milepost_files import frames
 from milepost_files.index import Index, Namespace, Row
 from milepost_files.log import Log
 from milepost_files.reading import Found, Reader, find, reading, spans_in
@@ -182,18 +183,11 @@ def _follows(row: Row, thread: str, ns: str, after: Spot) -> bool:
     return (row.key, thread, ns, row.id) < after
 
 
-def _find(log: Log, spots: list[Spot], read: Callable[[Reader, list[tuple[Spot, Found]]], T]) -> T | None:
-    """What `read` makes of those of `spots` that are (still) there."""
+def _load(log: Log, spots: list[Spot], *, items: bool) -> tuple[dict[Spot, Snapshot], list[Pack], list[str]] | None:
+    """What is to be listed of these checkpoints of one thread, as far as they are (still) there."""
 
     def plan(index: Index) -> list[tuple[Spot, Found]]:
-        rows = ((spot, index.row(spot.ns, spot.id)) for spot in spots)
-        return [(spot, find(index, spot.ns, row)) for spot, row in rows if row is not None]
-
-    return reading(log, plan, read)
-
-
-def _load(log: Log, spots: list[Spot], *, items: bool) -> tuple[dict[Spot, Snapshot], list[Pack], list[str]] | None:
-    """What is to be listed of these checkpoints of one thread."""
+        return [(spot, find(index, spot.ns, row)) for spot, row in _rows(index, spots)]
 
     def read(reader: Reader, planned: list[tuple[Spot, Found]]) -> tuple[dict[Spot, Snapshot], list[Pack], list[str]]:
         snapshots = reader.snapshots([found for _, found in planned])
@@ -202,29 +196,37 @@ def _load(log: Log, spots: list[Spot], *, items: bool) -> tuple[dict[Spot, Snaps
         damage = [*losses, *reader.damage, *reader.news()]
         return dict(zip((spot for spot, _ in planned), snapshots, strict=True)), packs, damage
 
-    return _find(log, spots, read)
+    return reading(log, plan, read)
+
+
+def _rows(index: Index, spots: list[Spot]) -> list[tuple[Spot, Row]]:
+    rows = ((spot, index.row(spot.ns, spot.id)) for spot in spots)
+    return [(spot, row) for spot, row in rows if row is not None]
 
 
 def _passing(log: Log, spots: list[Spot], query: Query) -> list[Spot]:
     """Those that the query's filter lets pass. What is damaged passes: nobody knows what it says."""
 
-    def read(reader: Reader, planned: list[tuple[Spot, Found]]) -> list[Spot]:
-        rows = reader.checkpoints([found for _, found in planned])
+    def read(reader: Reader, planned: list[tuple[Spot, Row]]) -> list[Spot]:
+        blobs = reader.blobs([row for _, row in planned])
         return [
             spot
-            for (spot, _), row in zip(planned, rows, strict=True)
-            if (row.ns, row.id) in reader.unsound or _passes(row, query)
+            for (spot, _), blob in zip(planned, blobs, strict=True)
+            if not frames.sound(blob) or _passes(blob, query)
         ]
 
-    return _find(log, spots, read) or []
+    with unhurried(len(spots)):
+        return reading(log, lambda index: _rows(index, spots), read) or []
 
 
-def _passes(row: CheckpointRow, query: Query) -> bool:
-    if query.runs and str(row.facets.get("run_id")) not in query.runs and "run_id" in row.facets:
+def _passes(blob: bytes, query: Query) -> bool:
+    facets = frames.facets_of(blob)
+    if query.runs and "run_id" in facets and str(facets["run_id"]) not in query.runs:
         return False
-    if any(name in row.facets and row.facets[name] != value for name, value in query.facets.items()):
-        return False
-    return query.match is None or query.match(row.header)
+    for name, value in query.facets.items():
+        if name in facets and facets[name] != value:
+            return False
+    return query.match is None or query.match(frames.value_of(blob))
 
 
 def _warn(damage: str) -> None:

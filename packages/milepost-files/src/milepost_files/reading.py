@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from milepost.collector import unhurried
 from milepost.errors import Corrupt
 from milepost.store import CheckpointRow, Pack, Snapshot, Span, WriteRow, merge_spans
 
@@ -49,8 +50,6 @@ class Reader:
         self.lost = log.lost(index)
         """Offset of the last place at which a frame was lost, or -1."""
         self.index = index
-        self.unsound: set[tuple[str, str]] = set()
-        """(ns, id) of checkpoints whose bytes do not verify."""
         self._log = log
         self._held = held
 
@@ -76,8 +75,12 @@ class Reader:
         words = "; ".join(damage[:_WORDS])
         raise Corrupt(f"{what} ({words}): {advice}", thread=self.thread, ns=ns, checkpoint=id, damage=words)
 
+    def blobs(self, rows: Sequence[Row]) -> list[bytes]:
+        """The bytes of checkpoints, verified by nobody yet."""
+        return self._read([(row.offset, row.length) for row in rows])
+
     def checkpoints(self, found: Sequence[Found]) -> list[CheckpointRow]:
-        blobs = self._read([(each.row.offset, each.row.length) for each in found])
+        blobs = self.blobs([each.row for each in found])
         return [self._checkpoint(each, blob) for each, blob in zip(found, blobs, strict=True)]
 
     def snapshots(self, found: Sequence[Found]) -> tuple[Snapshot, ...]:
@@ -107,8 +110,9 @@ class Reader:
     def at(self, places: Sequence[PackPlace]) -> list[Pack]:
         if not places:
             return []
-        offsets, lengths, writers, firsts, counts = zip(*places, strict=True)
-        return list(map(Pack, writers, firsts, counts, self._read(list(zip(offsets, lengths, strict=True)))))
+        with unhurried(len(places)):
+            offsets, lengths, writers, firsts, counts = zip(*places, strict=True)
+            return list(map(Pack, writers, firsts, counts, self._read(list(zip(offsets, lengths, strict=True)))))
 
     def writes(self, writes: Sequence[Cited]) -> list[WriteRow]:
         blobs = self._read([(offset, length) for *_, offset, length in writes])
@@ -122,7 +126,6 @@ class Reader:
         if frames.sound(blob):
             spans, facets = frames.checkpoint_meta(blob)
         else:
-            self.unsound.add((found.ns, row.id))
             self.damage.append(f"checkpoint {row.id!r} of namespace {found.ns!r}, at byte {row.offset} of the log")
         return CheckpointRow(
             ns=found.ns,

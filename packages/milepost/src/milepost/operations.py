@@ -29,6 +29,7 @@ from milepost.codec import Codec, Header, Memory, Vault
 from milepost.codec.codec import Draft, DraftWrite, of_checkpoint
 from milepost.codec.layout import Layout, spans_of
 from milepost.codec.shelf import Shelf
+from milepost.collector import unhurried
 from milepost.errors import Corrupt, InvalidConfig, MilepostError
 from milepost.lease import fence_for
 from milepost.observe import Event, Observers, Watch, log, thread_hash
@@ -191,7 +192,8 @@ class Operations:
                 for damage in loaded.damage:
                     self._report("get", thread, damage)
                 try:
-                    found, header = self._tuple(snapshot, codec.shelf(thread, packs))
+                    with unhurried(len(packs)):
+                        found, header = self._tuple(snapshot, codec.shelf(thread, packs))
                 except Corrupt as exc:
                     # What is known of the thread may be what is damaged: whatever is put next is sent as a whole.
                     codec.reset(thread)

@@ -8,9 +8,10 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from operator import attrgetter
 
 from milepost.codec.coding import Coding
 from milepost.codec.envelope import Vault
@@ -22,8 +23,12 @@ from milepost.store import Pack
 
 RAW_LIMIT = 8 << 20
 """Bytes of read packs kept until a put wants to know what is in them."""
+_READS = 4
+"""How many readings of a thread are kept so: LangGraph reads a checkpoint and the latest one before a run."""
 _CHECKPOINTS = 8
 _KNOWN_COST = 200
+
+_data = attrgetter("data")
 
 Values = Mapping[str, tuple[object, Layout]]
 """Of one checkpoint: channel -> (version label, layout)."""
@@ -48,10 +53,11 @@ class ThreadMemo:
         self._family: object = None
         self._pieces: dict[tuple[str, str], tuple[Piece, int]] = {}
         self._values: OrderedDict[tuple[str, str], Values] = OrderedDict()
-        self._raw: list[tuple[str, Pack]] = []
+        self._raw: deque[tuple[str, Sequence[Pack], int]] = deque()
+        """What was read and not looked at yet, and how many bytes each reading had."""
         self._raw_size = 0
         self._packs: set[tuple[int, int]] = set()
-        """(writer, first) of the packs whose items are in `known`, or in `_raw` waiting for that."""
+        """(writer, first) of the packs whose items are in `known`."""
 
     def allocate(self, count: int) -> tuple[int, int]:
         """(writer, first) of `count` addresses that nobody else will ever get."""
@@ -106,17 +112,26 @@ class ThreadMemo:
 
     def keep_raw(self, thread: str, packs: Sequence[Pack]) -> None:
         """Packs just read: what they hold is looked at when a put first needs to know."""
-        for pack in packs:
-            if pack[:2] not in self._packs and self._raw_size + len(pack.data) <= RAW_LIMIT:
-                self._packs.add(pack[:2])
-                self._raw.append((thread, pack))
-                self._raw_size += len(pack.data)
-                self.size += len(pack.data)
+        size = sum(map(len, map(_data, packs)))
+        if not size or size > RAW_LIMIT:
+            return
+        self._raw.append((thread, packs, size))
+        self._raw_size += size
+        self.size += size
+        while self._raw_size > RAW_LIMIT or len(self._raw) > _READS:
+            _, _, gone = self._raw.popleft()
+            self._raw_size -= gone
+            self.size -= gone
 
     def digest_raw(self, coding: Coding, vault: Vault | None) -> None:
         """Find out which values the packs read so far hold."""
-        raw, self._raw = self._raw, []
-        for thread, pack in raw:
+        if not self._raw:
+            return
+        raw, self._raw = self._raw, deque()
+        for thread, pack in [(thread, pack) for thread, packs, _ in raw for pack in packs]:
+            if pack[:2] in self._packs:
+                continue
+            self._packs.add(pack[:2])
             # An item of another serializer or key, or a damaged one, is not known: then it is sent again.
             with suppress(MilepostError, ValueError, TypeError):
                 opened = open_pack(thread, pack, vault)

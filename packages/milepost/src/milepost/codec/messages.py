@@ -22,6 +22,7 @@ from langchain_core.messages import (
     ToolMessage,
     ToolMessageChunk,
 )
+from pydantic import BaseModel
 
 _BASE: Final = ("content", "additional_kwargs", "response_metadata", "type", "name", "id")
 _AI: Final = (*_BASE, "tool_calls", "invalid_tool_calls", "usage_metadata")
@@ -36,7 +37,11 @@ _NUMBER: Final = {int}
 _STATUS: Final = ("success", "error")
 
 _new = object.__new__
-_set = object.__setattr__
+# What `BaseModel` keeps beside its fields. The descriptors' own methods are quicker than `object.__setattr__`.
+_set_dict = BaseModel.__dict__["__dict__"].__set__
+_set_given = BaseModel.__dict__["__pydantic_fields_set__"].__set__
+_set_extra = BaseModel.__dict__["__pydantic_extra__"].__set__
+_set_private = BaseModel.__dict__["__pydantic_private__"].__set__
 
 
 def _plain_content(content: Any) -> bool:
@@ -142,10 +147,10 @@ class Shape:
         if not self.check(fields):
             return None
         message = _new(self.cls)
-        _set(message, "__dict__", fields)
-        _set(message, "__pydantic_fields_set__", set(self.names))
-        _set(message, "__pydantic_extra__", {})
-        _set(message, "__pydantic_private__", None)
+        _set_dict(message, fields)
+        _set_given(message, set(self.names))
+        _set_extra(message, {})
+        _set_private(message, None)
         return message
 
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import bisect
-import gc
-import os
 import struct
 import zlib
 from array import array
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
@@ -19,6 +16,7 @@ from milepost.codec.envelope import FORMAT, Vault, checksum
 from milepost.codec.exts import array_header
 from milepost.codec.layout import DELTA, INLINE, KEYED, MANY, ONE, TYPED, Layout
 from milepost.codec.pack import digest_of, open_pack
+from milepost.collector import unhurried
 from milepost.errors import Corrupt, MilepostError
 from milepost.store import Pack
 
@@ -26,8 +24,8 @@ _SINGLE = struct.Struct("<BBIIII")
 """Envelope and directory of a pack of one item."""
 _PLAIN = checksum(b"")
 """Where the checksum of an envelope without flags begins."""
-_MANY_OBJECTS = 64
-_paused = False
+_TOGETHER = 64
+"""Elements of a list that are decoded at a time."""
 
 
 class _Strip:
@@ -171,38 +169,15 @@ class Shelf:
                 sums += checks
         if digest_of(sums) != digest:
             raise Corrupt("the items of a list are not the ones that were stored", damage="list digest")
-        with unhurried() if count >= _MANY_OBJECTS else _no_change():
+        with unhurried(count):
             if coding.typed:
                 return [coding.decode(item) for item in items]
-            value: list[Any] = coding.decode(b"".join((array_header(count), *items)))
-        return value
-
-
-@contextmanager
-def unhurried() -> Generator[None, None, None]:
-    """No garbage collection in between: while thousands of objects are built, each pass over them finds nothing."""
-    global _paused  # noqa: PLW0603 - of the process, as the collector is
-    was = gc.isenabled()
-    if was:
-        gc.disable()
-        _paused = True
-    try:
-        yield
-    finally:
-        if was:
-            _paused = False
-            gc.enable()
-
-
-def _resume_in_child() -> None:
-    if _paused:
-        gc.enable()
-
-
-# A thread that had paused the collector is not there after a fork, so it cannot resume it.
-os.register_at_fork(after_in_child=_resume_in_child)
-
-
-@contextmanager
-def _no_change() -> Generator[None, None, None]:
-    yield
+            if len(items) == count > _TOGETHER:
+                # Some at a time: a buffer for all of them costs more in fresh memory than it saves in calls.
+                value: list[Any] = []
+                for start in range(0, count, _TOGETHER):
+                    part = items[start : start + _TOGETHER]
+                    value += coding.decode(b"".join((array_header(len(part)), *part)))
+                return value
+            whole: list[Any] = coding.decode(b"".join((array_header(count), *items)))
+            return whole
