@@ -1,0 +1,261 @@
+"""Retention over random threads, against rules said in another, slower way: what stays reads, resumes and forks as before."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
+from milepost.errors import InvalidConfig
+from milepost.flavour import run
+from milepost.memory import MemoryBackend
+from milepost.retention import Retention
+from milepost.saver import Saver
+from milepost.testing.chain import Chain, at, id_of
+from milepost.testing.lab import Face
+from milepost.testing.same import assert_same
+from milepost.testing.suite.delta import rebuilt
+from milepost.units import seconds, size
+
+HOUR = 3600.0
+SHARED = "shared"
+
+
+@dataclass
+class Past:
+    """A thread as it was written, by namespace and id."""
+
+    parents: dict[tuple[str, str], str | None] = field(default_factory=dict)
+    at: dict[tuple[str, str], float] = field(default_factory=dict)
+    pinned: set[tuple[str, str]] = field(default_factory=set)
+    written: set[tuple[str, str]] = field(default_factory=set)
+    snapshots: set[tuple[str, str]] = field(default_factory=set)
+    roots: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    def line(self, place: tuple[str, str]) -> list[tuple[str, str]]:
+        """The checkpoint and its ancestors, nearest first."""
+        found = [place]
+        while (parent := self.parents[found[-1]]) is not None:
+            found.append((place[0], parent))
+        return found
+
+    def newest(self, ns: str) -> list[tuple[str, str]]:
+        return sorted((place for place in self.parents if place[0] == ns), reverse=True)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1e9
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def written(saver: Face, clock: Clock, dice: random.Random) -> Past:
+    """A thread with forks, a growing list, a delta channel, interrupts, pins, calls of subgraphs, and one that remembers."""
+    past = Past()
+    number = 0
+    messages: dict[str | None, list[str]] = {None: []}
+
+    async def put(ns: str, parent: str | None, values: dict[str, Any], **metadata: Any) -> str:
+        nonlocal number
+        number += 1
+        clock.now += dice.choice([1, 60, HOUR / 3, HOUR, 7 * HOUR])
+        id = f"{number:04}"
+        snapshot = dice.random() < 0.3
+        if snapshot:
+            values = {**values, "d": _DeltaSnapshot([f"snapshot {id}"])}
+        pinned = dice.random() < 0.05
+        await Chain(saver, ns=ns).put(
+            values,
+            id=id,
+            parent=parent or "",
+            changed=(*values, "d"),
+            metadata={"counters_since_delta_snapshot": {"d": [1, 1]}, "pinned": pinned, **metadata},
+        )
+        place = (ns, id)
+        past.parents[place], past.at[place] = parent, clock.now
+        past.pinned |= {place} if pinned else set()
+        past.snapshots |= {place} if snapshot else set()
+        return id
+
+    async def write(ns: str, id: str, channel: str) -> None:
+        await saver.put_writes(at("thread", ns, id), [(channel, f"{channel} at {id}")], task=f"t{dice.random()}")
+        past.written.add((ns, id))
+
+    head: str | None = None
+    for _ in range(dice.randint(3, 14)):
+        roots = past.newest("")
+        if roots and dice.random() < 0.25:
+            head = dice.choice(roots)[1]
+        if head is not None:
+            if dice.random() < 0.7:
+                await write("", head, "d")
+            for call in range(dice.choice([0, 0, 1, 2])):
+                ns, above = f"node:{head}-{call}", None
+                for _ in range(dice.randint(1, 3)):
+                    above = await put(ns, above, {"y": call}, parents={"": head})
+                    past.roots[ns, above] = head
+                    if dice.random() < 0.3:
+                        await write(ns, above, "__interrupt__")
+            if dice.random() < 0.4:
+                latest = past.newest(SHARED)
+                await put(SHARED, latest[0][1] if latest else None, {"z": head}, parents={"": head})
+        known = messages[head]
+        above, head = head, f"{number + 1:04}"
+        messages[head] = [*known, f"message {head} " * 20]
+        await put("", above, {"m": messages[head]}, parents={})
+        if dice.random() < 0.2:
+            await write("", head, "__interrupt__")
+    return past
+
+
+def expected(past: Past, policy: Retention, now: float) -> set[tuple[str, str]]:
+    """What has to stay: every rule by itself, again and again until none of them adds anything."""
+    children = {(ns, parent) for (ns, _), parent in past.parents.items()}
+
+    def chosen(alive: list[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+        if policy.keep_last is None and policy.keep_for is None and not policy.thin:
+            yield from alive
+        yield from alive[: policy.keep_last or 0]
+        if policy.keep_for is not None:
+            yield from (place for place in alive if past.at[place] >= now - seconds(policy.keep_for, ""))
+        for age, interval in policy.thin:
+            buckets: dict[int, tuple[str, str]] = {}
+            for place in reversed(alive):
+                if past.at[place] < now - seconds(age, ""):
+                    buckets[int(past.at[place] // seconds(interval, ""))] = place
+            yield from buckets.values()
+        yield from alive[:1]
+        if policy.keep_waiting:
+            yield from (place for place in alive if place in past.written and place not in children)
+
+    kept: set[tuple[str, str]] = set()
+    if policy.keep_pinned:
+        kept |= past.pinned | {("", past.roots[place]) for place in past.pinned if place in past.roots}
+
+    def grow() -> set[tuple[str, str]]:
+        more = set(kept)
+        spaces = {ns for ns, _ in past.parents}
+        for ns in spaces:
+            mine = [place for place in kept if place[0] == ns]
+            for place in mine:
+                for above in past.line(place):
+                    more.add(above)
+                    if above in past.snapshots:
+                        break
+            if policy.keep_forks:
+                for one in mine:
+                    for other in mine:
+                        theirs = past.line(other)
+                        common = next((above for above in past.line(one) if above in theirs), None)
+                        more |= {common} if common is not None else set()
+        return more
+
+    def settle() -> None:
+        nonlocal kept
+        while (more := grow()) != kept:
+            kept = more
+
+    kept |= set(chosen(past.newest("")))
+    settle()
+    for ns in sorted({ns for ns, _ in past.parents if ns}):
+        alive = [
+            place
+            for place in past.newest(ns)
+            if place not in past.roots or ("", past.roots[place]) in kept or ns == SHARED
+        ]
+        kept |= set(chosen(alive)) if alive else set()
+        if ns == SHARED:
+            for space, root in tuple(kept):
+                before = [place for place in past.newest(SHARED) if place[1] < root]
+                kept |= {before[0]} if before and not space else set()
+    settle()
+    return kept
+
+
+policies = st.builds(
+    Retention,
+    keep_last=st.one_of(st.none(), st.integers(0, 4)),
+    keep_for=st.sampled_from([None, "1h", "12h"]),
+    thin=st.sampled_from([(), [("2h", "3h")], [("1h", "2h"), ("10h", "1d")]]),
+    keep_waiting=st.booleans(),
+    keep_forks=st.booleans(),
+    keep_pinned=st.booleans(),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 1 << 32), policy=policies, merge=st.booleans())
+def test_what_stays_is_as_before(seed: int, policy: Retention, merge: bool) -> None:
+    run(_as_before(random.Random(seed), policy, merge))
+
+
+async def _as_before(dice: random.Random, policy: Retention, merge: bool) -> None:
+    clock = Clock()
+    backend = MemoryBackend(clock)
+    saver = Face(Saver(backend), "blocking")
+    past = await written(saver, clock, dice)
+    everything = {place: await saver.got(at("thread", *place)) for place in past.parents}
+    deltas = {place: await rebuilt(saver, at("thread", *place)) for place in past.parents}
+    roots = [id for ns, id in past.parents if not ns]
+    shared = at("thread", SHARED)
+    replayed = {root: await saver.ids(shared, before=at("thread", "", root), limit=1) for root in roots}
+    kept = expected(past, policy, clock.now)
+
+    plan = saver.saver.maintain(policy, merge=merge, dry_run=True, clock=clock)
+    done = saver.saver.maintain(policy, merge=merge, clock=clock)
+    assert plan.threads == done.threads
+    for reader in (saver, Face(Saver(backend), "blocking")):
+        found = {(_ns(item), item.checkpoint["id"]): item for item in await reader.list(at("thread", None))}
+        assert found.keys() == kept
+        for place, item in found.items():
+            assert_same(everything[place]._replace(parent_config=None), item._replace(parent_config=None), f"{place}")
+            nearest = next((above for above in past.line(place)[1:] if above in kept), ("", None))
+            assert id_of(item.parent_config) == nearest[1]
+            assert_same(deltas[place], await rebuilt(reader, at("thread", *place)), f"{place}")
+            if not place[0]:
+                assert await reader.ids(shared, before=at("thread", "", place[1]), limit=1) == replayed[place[1]]
+    assert saver.saver.maintain(policy, merge=merge, clock=clock).threads == ()
+    # Every one of them is something to go on from.
+    for ns, id in sorted(kept):
+        chain = Chain(saver, ns=ns)
+        values = everything[ns, id].checkpoint["channel_values"]
+        await chain.put({**values, "new": id}, id=f"9{id}", parent=id)
+        assert_same({**values, "new": id}, await chain.values(f"9{id}"))
+
+
+def _ns(item: Any) -> str:
+    return str(item.config["configurable"]["checkpoint_ns"])
+
+
+@pytest.mark.parametrize(
+    ("written_as", "found"),
+    [("90s", 90), ("5m", 300), ("1.5h", 5400), ("30d", 2592000), ("2w", 1209600), (7, 7), (0.5, 0.5)],
+)
+def test_durations(written_as: Any, found: float) -> None:
+    assert seconds(written_as, "x") == found
+
+
+@pytest.mark.parametrize(
+    ("written_as", "found"), [("64kB", 64000), ("1MiB", 1 << 20), ("1 MB", 10**6), (5, 5), ("7", 7)]
+)
+def test_sizes(written_as: Any, found: int) -> None:
+    assert size(written_as, "x") == found
+
+
+@pytest.mark.parametrize("value", ["", "1", "1y", "-1d", "1 d d", 0, -1, True, None, float("inf"), b"1d"])
+def test_no_durations(value: Any) -> None:
+    with pytest.raises(InvalidConfig):
+        seconds(value, "x")
+
+
+@pytest.mark.parametrize("value", ["", "kB", "-1", "1d", 0, -1, True, None, 1.5])
+def test_no_sizes(value: Any) -> None:
+    with pytest.raises(InvalidConfig):
+        size(value, "x")
