@@ -36,6 +36,7 @@ class Past:
     written: set[tuple[str, str]] = field(default_factory=set)
     snapshots: set[tuple[str, str]] = field(default_factory=set)
     roots: dict[tuple[str, str], str] = field(default_factory=dict)
+    forked: set[tuple[str, str]] = field(default_factory=set)
 
     def line(self, place: tuple[str, str]) -> list[tuple[str, str]]:
         """The checkpoint and its ancestors, nearest first."""
@@ -91,8 +92,9 @@ async def written(saver: Face, clock: Clock, dice: random.Random) -> Past:
     head: str | None = None
     for _ in range(dice.randint(3, 14)):
         roots = past.newest("")
+        source = "loop"
         if roots and dice.random() < 0.25:
-            head = dice.choice(roots)[1]
+            head, source = dice.choice(roots)[1], dice.choice(["fork", "update"])
         if head is not None:
             if dice.random() < 0.7:
                 await write("", head, "d")
@@ -109,7 +111,8 @@ async def written(saver: Face, clock: Clock, dice: random.Random) -> Past:
         known = messages[head]
         above, head = head, f"{number + 1:04}"
         messages[head] = [*known, f"message {head} " * 20]
-        await put("", above, {"m": messages[head]}, parents={})
+        await put("", above, {"m": messages[head]}, parents={}, source=source)
+        past.forked |= {("", head)} if source != "loop" else set()
         if dice.random() < 0.2:
             await write("", head, "__interrupt__")
     return past
@@ -164,6 +167,10 @@ def expected(past: Past, policy: Retention, now: float) -> set[tuple[str, str]]:
 
     kept |= set(chosen(past.newest("")))
     settle()
+    if past.newest(SHARED):
+        while bounds := {("", past.parents[place] or "") for place in kept & past.forked} - kept - {("", "")}:
+            kept |= bounds
+            settle()
     for ns in sorted({ns for ns, _ in past.parents if ns}):
         alive = [
             place
@@ -205,7 +212,14 @@ async def _as_before(dice: random.Random, policy: Retention, merge: bool) -> Non
     deltas = {place: await rebuilt(saver, at("thread", *place)) for place in past.parents}
     roots = [id for ns, id in past.parents if not ns]
     shared = at("thread", SHARED)
-    replayed = {root: await saver.ids(shared, before=at("thread", "", root), limit=1) for root in roots}
+
+    async def replayed(reader: Face, root: str, item: Any) -> Any:
+        """What LangGraph reads of the subgraph that remembers, when it replays this root."""
+        parent = id_of(item.parent_config)
+        bound = parent if ("", root) in past.forked and parent else root
+        return await reader.ids(shared, before=at("thread", "", bound), limit=1)
+
+    before = {root: await replayed(saver, root, everything["", root]) for root in roots}
     kept = expected(past, policy, clock.now)
 
     plan = saver.saver.maintain(policy, merge=merge, dry_run=True, clock=clock)
@@ -220,7 +234,7 @@ async def _as_before(dice: random.Random, policy: Retention, merge: bool) -> Non
             assert id_of(item.parent_config) == nearest[1]
             assert_same(deltas[place], await rebuilt(reader, at("thread", *place)), f"{place}")
             if not place[0]:
-                assert await reader.ids(shared, before=at("thread", "", place[1]), limit=1) == replayed[place[1]]
+                assert await replayed(reader, place[1], item) == before[place[1]]
     assert saver.saver.maintain(policy, merge=merge, clock=clock).threads == ()
     # Every one of them is something to go on from.
     for ns, id in sorted(kept):

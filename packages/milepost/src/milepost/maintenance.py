@@ -25,6 +25,8 @@ STEP_BYTES = 8 << 20
 PINNED = "pinned"
 """The metadata that keeps a checkpoint."""
 
+_FORKS = ("fork", "update")
+
 Choice = Callable[[Lineage], Collection[Place] | None]
 """From a lineage to the checkpoints that stay; None when the whole thread goes."""
 
@@ -207,6 +209,7 @@ def _lineage(codec: Codec, thread: str, chart: Chart) -> Lineage:
         channels=lambda row: header(row).layouts.keys(),
         deltas=lambda row: (header(row).metadata.get(COUNTERS) or {}).keys(),
         root_of=lambda row: (header(row).metadata.get("parents") or {}).get(""),
+        forked=lambda row: header(row).metadata.get("source") in _FORKS,
         pinned=lambda row: bool(header(row).metadata.get(PINNED)),
         written=frozenset(place for place, writes in chart.writes.items() if writes),
     )

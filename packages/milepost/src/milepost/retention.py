@@ -103,6 +103,8 @@ class Lineage:
     """The delta channels that a checkpoint has, with or without a value."""
     root_of: Callable[[CheckpointRow], str | None] = lambda _: None
     """The root checkpoint that a checkpoint of a subgraph was made under."""
+    forked: Callable[[CheckpointRow], bool] = lambda _: False
+    """Whether LangGraph made it for a fork or an update: replaying it reads subgraphs as of its parent."""
     pinned: Callable[[CheckpointRow], bool] = lambda _: False
     written: Collection[Place] = field(default_factory=frozenset)
     """Where there are pending writes."""
@@ -157,6 +159,8 @@ class Lineage:
         firm |= {("", root) for at in firm & self.rows.keys() if (root := self._call(self.rows[at])) is not None}
         forced = (firm & self.rows.keys()) | self._waiting(spoken)
         kept = self._of_space(spoken, "", spaces.get("", ()), now, forced)
+        if any(ns and ":" not in ns for ns in spaces):
+            kept = self._with_bounds(kept)
         roots = sorted((id for _, id in kept), reverse=True)
         for ns, rows in spaces.items():
             if ns:
@@ -177,6 +181,15 @@ class Lineage:
         if policy is not None and policy.keep_forks:
             kept = self.needed(kept | self._forks(kept))
         return kept
+
+    def _with_bounds(self, kept: set[Place]) -> set[Place]:
+        """`kept`, with the parents as of which subgraphs that remember are read when a fork is replayed."""
+        while True:
+            forks = [row for place in kept if self.forked(row := self.rows[place])]
+            bounds = {(row.ns, row.parent) for row in forks if row.parent is not None} & self.rows.keys() - kept
+            if not bounds:
+                return kept
+            kept = self.needed(kept | bounds)
 
     def _pinned(self, policies: Sequence[Retention]) -> set[Place]:
         return {

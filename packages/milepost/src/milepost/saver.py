@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import random
 import re
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
@@ -28,6 +27,7 @@ from milepost.codec.codec import Draft, DraftWrite, facets
 from milepost.codec.values import Serializer
 from milepost.errors import InvalidConfig
 from milepost.flavour import run
+from milepost.keeping import Keeping
 from milepost.lease import ThreadLease, terms_of
 from milepost.observe import Listener
 from milepost.operations import AsyncSide, BlockingSide, Operations, Shared, matches
@@ -42,10 +42,8 @@ from milepost.places import (
     full_metadata,
     place_of,
 )
-from milepost.retention import Retention
 from milepost.schema import Schema, Schemas
 from milepost.store import Backend, Query, Stats, ThreadRow
-from milepost.upkeep import Hooks, Order, Progress, Report, policies_of
 
 SaverT = TypeVar("SaverT", bound="Saver")
 
@@ -65,7 +63,7 @@ class _Done:
 _DONE = _Done()
 
 
-class Saver(BaseCheckpointSaver[str]):
+class Saver(Keeping, BaseCheckpointSaver[str]):
     """A LangGraph checkpointer over `backend`, usable from any thread and any number of event loops.
 
     Get one from `milepost.connect`. The blocking and the async methods are the same code on the same store;
@@ -400,51 +398,6 @@ class Saver(BaseCheckpointSaver[str]):
         """`prune`, async."""
         await self._ops.prune(self._async(), check_list(thread_ids, "thread_ids"), strategy)
 
-    def maintain(
-        self,
-        policy: Retention | Sequence[Retention] | None = None,
-        *,
-        threads: Sequence[str] | None = None,
-        hooks: Hooks | None = None,
-        merge: bool = True,
-        dry_run: bool = False,
-        clock: Callable[[], float] = time.time,
-        progress: Progress | None = None,
-    ) -> Report:
-        """Shorten threads by policy, give back what nothing refers to, and merge small packs into large ones.
-
-        Args:
-            policy: what stays; of several, the first whose patterns match speaks for a thread and a namespace. None
-                keeps every checkpoint.
-            threads: their ids; all of the store's with None. Unknown ones are skipped.
-            hooks: what to call around each thread.
-            merge: whether to merge packs.
-            dry_run: change nothing; the report says what would be done, exactly, if nothing else happens.
-            clock: what time it is, in seconds since the epoch.
-            progress: called after each thread with how many were looked at, and what became of it.
-
-        Runs may go on meanwhile. A thread that is written to is planned anew; after some tries it is left for another
-        time ("moved"). A put waits for one step at most: `milepost.maintenance.STEP` checkpoints, or `STEP_BYTES`.
-        What happens to one thread, such as an error of a hook, stops no other; `Unavailable` ends it all.
-        """
-        order = _order(policy, threads, hooks, merge, dry_run, clock, progress)
-        return run(self._ops.upkeep(self._blocking(), order))
-
-    async def amaintain(
-        self,
-        policy: Retention | Sequence[Retention] | None = None,
-        *,
-        threads: Sequence[str] | None = None,
-        hooks: Hooks | None = None,
-        merge: bool = True,
-        dry_run: bool = False,
-        clock: Callable[[], float] = time.time,
-        progress: Progress | None = None,
-    ) -> Report:
-        """`maintain`, async. Hooks may be coroutine functions."""
-        order = _order(policy, threads, hooks, merge, dry_run, clock, progress)
-        return await self._ops.upkeep(self._async(), order)
-
     def get_next_version(self, current: Any, channel: None = None) -> Any:
         """The version after `current`: of its type, and greater.
 
@@ -543,21 +496,6 @@ class Saver(BaseCheckpointSaver[str]):
     def _schema(self, ns: str) -> Schema | None:
         schemas = self._shared.schemas
         return None if schemas is None else schemas.of(ns)
-
-
-def _order(
-    policy: object,
-    threads: object,
-    hooks: Hooks | None,
-    merge: bool,
-    dry_run: bool,
-    clock: Callable[[], float],
-    progress: Progress | None,
-) -> Order:
-    if not isinstance(hooks, Hooks | None):
-        raise InvalidConfig(f"hooks is {hooks!r}: it must be an instance of a subclass of milepost.Hooks", what="hooks")
-    names = None if threads is None else tuple(check_list(threads, "threads"))
-    return Order(policies_of(policy), names, hooks or Hooks(), merge, dry_run, clock, progress)
 
 
 def _passes(codec: Codec, wanted: Mapping[str, Any], header: bytes) -> bool:
