@@ -28,7 +28,8 @@ from langgraph.graph import END, START, MessagesState
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command, RetryPolicy, Send, interrupt
 from milepost.saver import Saver
-from milepost.tools.pregel import asked_in, task_of
+from milepost.tools.conversation import Conversation
+from milepost.tools.pregel import task_of
 
 ONE = thread("one")
 FOREVER = threading.Event()
@@ -67,7 +68,7 @@ class Log:
         """Write down a call that is about to run; returns how often its tool has been about to run."""
         task = task_of(request.runtime)
         messages = request.state["messages"]
-        asked = asked_in(messages, request.tool_call["id"])
+        asked = Conversation(messages).asked(request.tool_call["id"])
         assert asked is not None
         line = {
             "name": request.tool_call["name"],

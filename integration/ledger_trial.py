@@ -8,14 +8,19 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
+from typing import Any
 
+import milepost
 from ledger_points import Death
-from ledger_worker import Cell, Life, Word, live
+from ledger_worker import Cell, Life, Word, live, receipt, reference
+from milepost.tools import Ledger
+from milepost.tools.adapter import verdict_of
+from milepost_inspector.demo.world import ask
 
 LIVES = 12
 """Workers after which a thread must have ended."""
@@ -82,6 +87,26 @@ def said(cell: Cell) -> str:
     return "; ".join(f"charged {cents} for {order}" for turn in cell.turns for order, cents in turn)
 
 
+def verdicts(world: World, thread: str, word: Word) -> dict[str, Any]:
+    """Interrupt id -> what a person says who looks at the outside world."""
+    found: dict[str, Any] = {}
+    for id, question in word.asked:
+        order, cents = question["arguments"]["order"], question["arguments"]["cents"]
+        known = {"op": "find", "id": reference(thread, order, question["key"])}
+        took_place = ask(world.port, known)["effects"] > 0
+        found[id] = {"verdict": "applied", "result": receipt(order, cents)} if took_place else "not_applied"
+    return found
+
+
+def settle_by_hand(url: str, thread: str, word: Word, found: Mapping[str, Any]) -> None:
+    """The same through `Ledger.resolve`, as an operator would."""
+    with milepost.connect(url) as saver:
+        ledger = Ledger(saver)
+        for id, question in word.asked:
+            verdict, _ = verdict_of(found[id])
+            ledger.resolve(question["key"], verdict, by="operator", thread_id=thread)
+
+
 def trial(cell: Cell, url: str, thread: str, world: World, deaths: list[Death]) -> Outcome:
     """Work on a thread until it ends; the first workers die as `deaths` say, one after the other."""
     outcome, processes = Outcome(), context()
@@ -89,7 +114,10 @@ def trial(cell: Cell, url: str, thread: str, world: World, deaths: list[Death]) 
         death = deaths[outcome.lives] if outcome.lives < len(deaths) else None
         outcome.lives += 1
         ours, theirs = processes.Pipe(duplex=False)
-        life = Life(cell, url, thread, world.port, outcome.lives, death)
+        answers: dict[str, Any] = {}
+        if outcome.words and outcome.last.asked:
+            answers = verdicts(world, thread, outcome.words.pop())
+        life = Life(cell, url, thread, world.port, outcome.lives, death, answers)
         worker = processes.Process(target=live, args=(life, theirs), daemon=True)
         worker.start()
         theirs.close()
@@ -105,5 +133,10 @@ def trial(cell: Cell, url: str, thread: str, world: World, deaths: list[Death]) 
         worker.join()
         if outcome.last.said:
             break
+        if outcome.last.asked:
+            outcome.paused += 1
+            if cell.flavour == "blocking":
+                word = outcome.words.pop()
+                settle_by_hand(url, thread, word, verdicts(world, thread, word))
     outcome.effects = world.effects(thread)
     return outcome

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any, Literal, cast
 
@@ -13,10 +13,24 @@ from driving import Durability, thread
 from langchain.agents.middleware import AgentMiddleware
 from langchain_core.messages import HumanMessage
 from langchain_core.tools import BaseTool, tool
+from langgraph.types import Command
 from ledger_agents import NAMED, TURNS, Shape, Wiring, build
 from ledger_points import Death, Points, WatchedBackend
+from milepost.ledger import ToolPolicy
 from milepost.saver import Saver
 from milepost.store import Backend
+from milepost.tools import (
+    Call,
+    CallRecord,
+    Ledger,
+    Verdict,
+    applied,
+    current_call,
+    keyed,
+    not_applied,
+    readonly,
+    unsafe,
+)
 from milepost_inspector.demo import world
 
 Mode = Literal["sync", "async", "slow", "exit"]
@@ -25,6 +39,9 @@ Flavour = Literal["blocking", "async"]
 MODES: tuple[Mode, ...] = ("sync", "async", "slow", "exit")
 KINDS: tuple[Kind, ...] = ("keyed", "reconcile", "person", "transactional")
 
+LEASE = 0.4
+EFFECT = 0.2
+"""Seconds after a check in which an effect has taken place, or never will."""
 SLOW = 0.04
 """Seconds that a slowed put takes longer: more than a tool, its claim and its settlement together."""
 
@@ -59,6 +76,8 @@ class Life:
     """Port of the outside world."""
     run: int
     death: Death | None = None
+    answers: Mapping[str, Any] = field(default_factory=dict)
+    """Interrupt id -> verdict of a person, with which the thread is resumed."""
 
 
 @dataclass(frozen=True)
@@ -74,23 +93,61 @@ class Word:
     """Point -> how often it was reached."""
 
 
+def policy(life: Life) -> ToolPolicy:
+    """How the charges of a cell are declared."""
+    own: dict[str, Any] = {}
+    if life.cell.mode == "exit":
+        own = {"key": lambda arguments: f"order {arguments['order']}"}
+    if life.cell.kind == "keyed":
+        return keyed(window="24h", max_duration=EFFECT, **own)
+
+    def reconcile(record: CallRecord) -> Verdict:
+        order, cents = record.arguments["order"], record.arguments["cents"]
+        found = world.ask(life.world, {"op": "find", "id": reference(life.thread, order, record.key)})
+        return applied(receipt(order, cents)) if found["effects"] else not_applied()
+
+    return unsafe(max_duration=EFFECT, reconcile=reconcile if life.cell.kind == "reconcile" else None, **own)
+
+
+def reference(thread: str, order: str, key: str) -> str:
+    """What the outside world knows a charge by, where it takes no keys."""
+    return f"{thread}/{order}#{key}"
+
+
+def receipt(order: str, cents: int) -> str:
+    """What the tool says of a charge."""
+    return f"charged {cents} for {order}"
+
+
 def charge_tools(life: Life, points: Points) -> list[BaseTool]:
     """The tool with the effect."""
 
-    def effect(order: str, cents: int) -> str:
+    def request(order: str, cents: int, call: Call | None) -> dict[str, Any]:
+        asked = {"op": "effect", "id": f"{life.thread}/{order}", "run": life.run, "payload": {"cents": cents}}
+        if call is not None:
+            asked |= {"key": call.key} if life.cell.kind == "keyed" else {}
+            asked["id"] = reference(life.thread, order, call.record_key)
+        return asked
+
+    def perform(asked: dict[str, Any], order: str, cents: int) -> str:
         points.reach("before effect")
-        request = {"op": "effect", "id": f"{life.thread}/{order}", "run": life.run, "payload": {"cents": cents}}
-        world.ask(life.world, request)
+        world.ask(life.world, asked)
         points.reach("after effect")
-        return f"charged {cents} for {order}"
+        return receipt(order, cents)
 
     @tool
     def charge(order: str, cents: int) -> str:
         """Charge a card."""
-        return effect(order, cents)
+        call = current_call() if life.cell.ledger else None
+        if call is not None:
+            call.check()
+        return perform(request(order, cents, call), order, cents)
 
     async def acharge(order: str, cents: int) -> str:
-        return await asyncio.to_thread(effect, order, cents)
+        call = current_call() if life.cell.ledger else None
+        if call is not None:
+            await call.acheck()
+        return await asyncio.to_thread(perform, request(order, cents, call), order, cents)
 
     charge.coroutine = acharge
     return [charge]
@@ -115,10 +172,32 @@ class Outermost(AgentMiddleware[Any, Any, Any]):
         return answer
 
 
-def wiring(points: Points) -> Wiring:
-    """Without a ledger."""
+def ledger_of(life: Life, saver: Saver) -> Ledger:
+    """With times that a test can wait for."""
+    return Ledger(
+        saver,
+        {"charge": policy(life), "delegate": readonly},
+        lease=LEASE,
+        skew=0.05,
+        wait_timeout=20,
+        owner=str(life.run),
+    )
+
+
+def wiring(life: Life, saver: Saver, points: Points) -> Wiring:
+    """The points around a call, and within them the ledger."""
     outermost = Outermost(points)
-    return Wiring(outermost.wrap_tool_call, outermost.awrap_tool_call, lambda: [outermost])
+    if not life.cell.ledger:
+        return Wiring(outermost.wrap_tool_call, outermost.awrap_tool_call, lambda: [outermost])
+    ledger = ledger_of(life, saver)
+
+    def wrap(request: Any, execute: Callable[[Any], Any]) -> Any:
+        return outermost.wrap_tool_call(request, lambda inner: ledger.wrap_tool_call(inner, execute))
+
+    async def awrap(request: Any, execute: Callable[[Any], Any]) -> Any:
+        return await outermost.awrap_tool_call(request, lambda inner: ledger.awrap_tool_call(inner, execute))
+
+    return Wiring(wrap, awrap, lambda: [outermost, ledger.middleware()])
 
 
 def live(life: Life, told: Connection) -> None:
@@ -128,10 +207,12 @@ def live(life: Life, told: Connection) -> None:
     with milepost.connect(life.url) as opened:
         saver = Saver(cast("Backend", WatchedBackend(opened.backend, points, slow)))
         cell = life.cell
-        graph = build(cell.shape, cell.turns, charge_tools(life, points), wiring(points), saver)
+        graph = build(cell.shape, cell.turns, charge_tools(life, points), wiring(life, saver, points), saver)
         config = thread(life.thread)
         start: Any = None
-        if saver.get_tuple(config) is None:
+        if life.answers:
+            start = Command(resume=dict(life.answers))
+        elif saver.get_tuple(config) is None:
             start = {"messages": [HumanMessage("charge them", id="h")]}
         try:
             if cell.flavour == "async":

@@ -21,7 +21,8 @@ from langgraph.prebuilt import ToolNode
 from langgraph.types import Command, interrupt
 from milepost.errors import InvalidConfig
 from milepost.saver import Saver
-from milepost.tools.pregel import Asked, Task, asked_in, task_of
+from milepost.tools.conversation import Asked, Conversation
+from milepost.tools.pregel import Task, task_of
 
 
 @pytest.mark.parametrize("name", identity.SCENARIOS)
@@ -41,7 +42,7 @@ class Seen:
     def wrap(self, request: Any, execute: Any) -> Any:
         name = request.tool_call["name"]
         self.tasks[name] = task_of(request.runtime)
-        self.asked[name] = asked_in(request.state["messages"], request.tool_call["id"])
+        self.asked[name] = Conversation(request.state["messages"]).asked(request.tool_call["id"])
         return execute(request)
 
 
@@ -115,7 +116,9 @@ def test_an_agent_gives_each_call_a_task_of_its_own() -> None:
 
     class Ear(AgentMiddleware[Any, Any, Any]):
         def wrap_tool_call(self, request: Any, handler: Any) -> Any:
-            told.append((task_of(request.runtime).task, asked_in(request.state["messages"], request.tool_call["id"])))
+            told.append(
+                (task_of(request.runtime).task, Conversation(request.state["messages"]).asked(request.tool_call["id"]))
+            )
             return handler(request)
 
     calls = [{"name": "pay", "args": {"what": "x"}, "id": id, "type": "tool_call"} for id in ("a", "b")]

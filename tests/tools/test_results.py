@@ -10,7 +10,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import InjectedToolCallId, StructuredTool, tool
 from langgraph.graph import END
 from langgraph.types import Command, Send
-from milepost.tools.results import arguments_of, replayed
+from milepost.tools.results import answer_of, arguments_of, replayed, stored
 from milepost.tools.routing import fan_out
 
 
@@ -50,11 +50,11 @@ def _message(id: str, **more: Any) -> ToolMessage:
 
 
 def test_a_replayed_message_answers_the_call_at_hand_and_says_that_it_is_one() -> None:
-    stored = _message("old", artifact={"a": 1}, status="error", response_metadata={"x": 1})
-    answer = replayed(stored, "k", "old", "new")
+    original = _message("old", artifact={"a": 1}, status="error", response_metadata={"x": 1})
+    answer = replayed(stored(original, "old"), "k", None, "new")
     assert (answer.tool_call_id, answer.artifact, answer.status) == ("new", {"a": 1}, "error")
     assert answer.response_metadata == {"x": 1, "milepost": {"replay": True, "key": "k"}}
-    assert (stored.tool_call_id, stored.response_metadata) == ("old", {"x": 1})
+    assert (original.tool_call_id, original.response_metadata) == ("old", {"x": 1})
 
 
 def test_messages_deep_in_commands_are_found_and_others_left() -> None:
@@ -63,7 +63,7 @@ def test_messages_deep_in_commands_are_found_and_others_left() -> None:
         goto=[Send("agent", {"messages": (_message("old"),)})],
         graph=Command.PARENT,
     )
-    (answer, plain) = replayed([command, _message("old")], "k", "old", "new")
+    (answer, plain) = replayed(stored([command, _message("old")], "old"), "k", "old", "new")
     assert isinstance(answer, Command)
     assert isinstance(answer.update, dict)
     assert [getattr(one, "tool_call_id", None) for one in answer.update["messages"]] == ["new", "other", None]
@@ -75,6 +75,27 @@ def test_messages_deep_in_commands_are_found_and_others_left() -> None:
     assert send.arg["messages"][0].tool_call_id == "new"
     assert isinstance(plain, ToolMessage)
     assert plain.tool_call_id == "new"
+
+
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [
+        ("charged", "charged"),
+        ({"id": 7, "name": "é"}, '{"id": 7, "name": "é"}'),
+        (None, "This call was performed. What it returned is not known."),
+        ([], "[]"),
+    ],
+)
+def test_a_verdict_of_any_type_is_told_as_a_message(result: Any, text: str) -> None:
+    answer = answer_of(result, "pay", "1")
+    assert (answer.content, answer.name, answer.tool_call_id) == (text, "pay", "1")
+
+
+def test_a_verdict_that_is_an_answer_stays_as_it_is() -> None:
+    for result in (_message("1"), Command(goto="a"), [_message("1"), Command(goto="a")]):
+        assert answer_of(result, "pay", "1") is result
+    (answer,) = replayed([_message("then")], "k", "then", "now")
+    assert answer.tool_call_id == "now"
 
 
 CALLS: list[Any] = [{"name": "pay", "args": {}, "id": id, "type": "tool_call"} for id in ("1", "2")]

@@ -2,6 +2,58 @@
 
 from __future__ import annotations
 
+from milepost.ledger import (
+    Call,
+    CallInDoubt,
+    CallInProgress,
+    CallPaused,
+    CallRecord,
+    CallStopped,
+    CallSuperseded,
+    CallUnrecorded,
+    NotDurable,
+    OrphanFound,
+    PayloadMismatch,
+    Verdict,
+    applied,
+    current_call,
+    idempotent,
+    keyed,
+    not_applied,
+    readonly,
+    transactional,
+    unknown,
+    unsafe,
+)
+from milepost.tools.adapter import Ledger, SharedTask, SharedTaskWarning
+from milepost.tools.pregel import EPOCH
 from milepost.tools.routing import fan_out
 
-__all__ = ["fan_out"]
+__all__ = [
+    "EPOCH",
+    "Call",
+    "CallInDoubt",
+    "CallInProgress",
+    "CallPaused",
+    "CallRecord",
+    "CallStopped",
+    "CallSuperseded",
+    "CallUnrecorded",
+    "Ledger",
+    "NotDurable",
+    "OrphanFound",
+    "PayloadMismatch",
+    "SharedTask",
+    "SharedTaskWarning",
+    "Verdict",
+    "applied",
+    "current_call",
+    "fan_out",
+    "idempotent",
+    "keyed",
+    "not_applied",
+    "readonly",
+    "transactional",
+    "unknown",
+    "unsafe",
+]

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from langchain_core.messages import AIMessage
 from langgraph.prebuilt import ToolRuntime
 
 from milepost.errors import InvalidConfig
@@ -17,6 +16,12 @@ from milepost.errors import InvalidConfig
 _DURABILITY = "__pregel_durability"
 _RESUME_MAP = "__pregel_resume_map"
 _CHECKPOINT_MAP = "checkpoint_map"
+_SCRATCHPAD = "__pregel_scratchpad"
+_PATH = "langgraph_path"
+_PULL = "__pregel_pull"
+
+EPOCH = "milepost_epoch"
+"""Key under ``configurable``. Calls of another epoch are other calls: to perform on purpose what is recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +40,12 @@ class Task:
     """"sync", "async" or "exit"."""
     answers: Mapping[str, Any]
     """Interrupt id -> answer, of the resume map that this run was started with."""
+    pulled: bool
+    """It was started by an edge, not by a `Send`: a ToolNode then performs all calls of the last message in it."""
+    answered: bool
+    """It has answers to interrupts, which whoever asks next in it takes in their order."""
+    epoch: str
+    """Of the config: see `EPOCH`."""
 
 
 def task_of(runtime: ToolRuntime[Any, Any]) -> Task:
@@ -49,6 +60,7 @@ def task_of(runtime: ToolRuntime[Any, Any]) -> Task:
             value="None",
         )
     started_from: Mapping[str, str] = inner.get(_CHECKPOINT_MAP) or {}
+    path = runtime.config.get("metadata", {}).get(_PATH) or ()
     return Task(
         info.thread_id,
         info.checkpoint_ns,
@@ -57,40 +69,11 @@ def task_of(runtime: ToolRuntime[Any, Any]) -> Task:
         started_from,
         inner.get(_DURABILITY) or "async",
         inner.get(_RESUME_MAP) or {},
+        _PULL in path,
+        _has_answers(inner.get(_SCRATCHPAD)),
+        str(inner.get(EPOCH) or ""),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """The AI message that asks for a call."""
-
-    id: str | None
-    position: int
-    """In the list of messages."""
-    times: int
-    """How often the message uses the call's id."""
-    calls: int
-    """How many tool calls the message asks for."""
-    human: str | None
-    """Id, or else position, of the last human message before it."""
-
-
-def asked_in(messages: Any, call_id: str | None) -> Asked | None:
-    """Who asks for the call: the last AI message that has one of this id, or None."""
-    if not isinstance(messages, list):
-        return None
-    for position in range(len(messages) - 1, -1, -1):
-        message = messages[position]
-        if not isinstance(message, AIMessage):
-            continue
-        times = sum(call["id"] == call_id for call in message.tool_calls)
-        if times:
-            return Asked(message.id, position, times, len(message.tool_calls), _human(messages, position))
-    return None
-
-
-def _human(messages: list[Any], before: int) -> str | None:
-    for position in range(before - 1, -1, -1):
-        if messages[position].type == "human":
-            return messages[position].id or str(position)
-    return None
+def _has_answers(scratchpad: Any) -> bool:
+    return scratchpad is not None and (bool(scratchpad.resume) or scratchpad.get_null_resume() is not None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -36,24 +37,46 @@ def arguments_of(tool: BaseTool | None, given: Mapping[str, Any]) -> Mapping[str
         return fitted.model_dump()
 
 
-def replayed(result: T, key: str, then: str | None, now: str | None) -> T:
-    """`result` of the call `then` as the answer to the call `now`, its tool messages marked."""
-    answer: T = _walk(result, key, then, now)
+def stored(result: T, call_id: str | None) -> T:
+    """`result` for the record: its answers to the call name no id, as it may be another's when it is needed again."""
+    answer: T = _walk(result, frozenset((call_id,)), {"tool_call_id": ""}, {})
     return answer
 
 
-def _walk(value: Any, key: str, then: str | None, now: str | None) -> Any:
+def replayed(result: T, key: str, then: str | None, now: str | None) -> T:
+    """What `stored` has made, as the answer to the call `now`: its answers marked as replayed. Answers that name the
+    call `then` are the call's as well: a person may have given them."""
+    mark = {MARK: {"replay": True, "key": key}}
+    answer: T = _walk(result, frozenset(("", then)), {"tool_call_id": now}, mark)
+    return answer
+
+
+def _walk(value: Any, own: frozenset[str | None], update: dict[str, Any], mark: dict[str, Any]) -> Any:
     if isinstance(value, ToolMessage):
-        if value.tool_call_id != then:
+        if value.tool_call_id not in own:
             return value
-        marked = {**value.response_metadata, MARK: {"replay": True, "key": key}}
-        return value.model_copy(update={"tool_call_id": now, "response_metadata": marked})
+        return value.model_copy(update={**update, "response_metadata": {**value.response_metadata, **mark}})
     if isinstance(value, Command):
-        return replace(value, update=_walk(value.update, key, then, now), goto=_walk(value.goto, key, then, now))
+        return replace(value, update=_walk(value.update, own, update, mark), goto=_walk(value.goto, own, update, mark))
     if isinstance(value, Send):
-        return Send(value.node, _walk(value.arg, key, then, now))
+        return Send(value.node, _walk(value.arg, own, update, mark))
     if isinstance(value, list | tuple):
-        return type(value)(_walk(one, key, then, now) for one in value)
+        return type(value)(_walk(one, own, update, mark) for one in value)
     if isinstance(value, dict):
-        return {name: _walk(one, key, then, now) for name, one in value.items()}
+        return {name: _walk(one, own, update, mark) for name, one in value.items()}
     return value
+
+
+def answer_of(result: Any, tool: str, call_id: str | None) -> Any:
+    """What a ToolNode takes as an answer: `result` itself, or a tool message that says it.
+
+    Results of tools are of the right type; those of a person's or a reconcile function's verdict need not be.
+    """
+    parts = result if isinstance(result, list) and result else [result]
+    if all(isinstance(part, ToolMessage | Command) for part in parts):
+        return result
+    if result is None:
+        text = "This call was performed. What it returned is not known."
+    else:
+        text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=repr)
+    return ToolMessage(text, name=tool, tool_call_id=call_id or "")
