@@ -28,7 +28,7 @@ __all__ = ["Files", "Memory", "Postgres", "Redis"]
 class Files(Subject):
     """The file store. The disk is not waited for: crashes of the machine are another test's matter."""
 
-    capabilities: ClassVar[frozenset[str]] = frozenset({"durable", "shared", "damage"})
+    capabilities: ClassVar[frozenset[str]] = frozenset({"durable", "shared", "damage", "ledger"})
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)

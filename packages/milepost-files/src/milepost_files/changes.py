@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
+from milepost.callstore import CallAnswer, CallChange, CallRow
 from milepost.errors import ThreadDeleted
 from milepost.store import Batch, CheckpointRow, Drop, Pack, Put, Span, Tombstone, WriteRow, Wrote, sort_key
 
 from milepost_files import frames
+from milepost_files.calls import Decision, kept, whole
 from milepost_files.frames import Record
 from milepost_files.index import Index
 from milepost_files.leases import lease_record, refuse_late
@@ -121,14 +123,21 @@ class DeleteThread(Change):
 
     reset = True
 
+    def __init__(self, thread: str, *, force: bool) -> None:
+        self._thread = thread
+        self._force = force
+
     def decide(self, index: Index, read: Read, now: float) -> FrameDraft | None:
-        if index.empty and not index.damage:
+        calls = kept(self._thread, index.calls, read, force=self._force)
+        if index.empty and not index.damage and len(calls) == len(index.calls.spots):
             return None
         tombstone = Tombstone.of(index.ids(), now, index.tombstone)
         records: list[Record] = [[frames.TOMBSTONE, list(tombstone.ids), tombstone.floor, tombstone.at]]
         if index.lease.fence:
             records.append(lease_record(index.lease))
-        return records, []
+        blobs: list[bytes] = []
+        _add_calls(calls, records, blobs)
+        return records, blobs
 
 
 class LoadBatch(Change):
@@ -152,7 +161,36 @@ class LoadBatch(Change):
         for (ns, checkpoint), rows in places.items():
             sealed = ((row, frames.seal_write(row.path, row.spans, row.value)) for row in rows)
             _add_writes(index, read, ns, checkpoint, sealed, records, blobs)
+        _add_calls((row for row in batch.calls if index.calls.find(row.key) is None), records, blobs)
         return (records, blobs) if records else None
+
+
+class ChangeCall(Change):
+    """The verbs `claim` (`beside` is not None) and `settle`."""
+
+    answer: CallAnswer
+
+    def __init__(
+        self,
+        thread: str,
+        change: CallChange,
+        beside: Collection[str] | None,
+        after: Sequence[str],
+        fence: int | None,
+    ) -> None:
+        self._thread = thread
+        self._change = change
+        self._beside = beside
+        self._after = after
+        self._fence = fence
+
+    def decide(self, index: Index, read: Read, now: float) -> FrameDraft | None:
+        if self._fence is not None:
+            refuse_late(self._thread, index, self._fence)
+        _refuse_deleted(self._thread, index, self._after)
+        decision = Decision(self._thread, index.calls, read, lost=index.lost >= 0)
+        self.answer, draft = decision.make(self._change, self._beside, now)
+        return None if draft is None else ([draft[0]], draft[1])
 
 
 def token(index: Index) -> str:
@@ -188,6 +226,13 @@ def _add_packs(index: Index, packs: Iterable[Pack], records: list[Record], blobs
         if not index.covers(Span(pack.writer, pack.first, pack.count)):
             records.append(frames.pack_record(pack))
             blobs.append(pack.data)
+
+
+def _add_calls(rows: Iterable[CallRow], records: list[Record], blobs: list[bytes]) -> None:
+    for row in rows:
+        record, parts = whole(row)
+        records.append(record)
+        blobs += parts
 
 
 def _add_writes(

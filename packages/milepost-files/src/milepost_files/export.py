@@ -8,6 +8,7 @@ from typing import Final
 
 from milepost.store import Batch
 
+from milepost_files.calls import CallSpot
 from milepost_files.index import Index, PackPlace
 from milepost_files.log import Log
 from milepost_files.reading import Cited, Found, Reader, cite, reading
@@ -23,10 +24,11 @@ class _Portion:
     packs: list[PackPlace] = field(default_factory=list)
     rows: list[Found] = field(default_factory=list)
     writes: list[tuple[str, str, list[Cited]]] = field(default_factory=list)
+    calls: list[CallSpot] = field(default_factory=list)
     cursor: tuple[str, ...] | None = None
 
 
-_Thing = tuple[Reached, int, PackPlace | Found | tuple[str, str, list[Cited]]]
+_Thing = tuple[Reached, int, PackPlace | Found | tuple[str, str, list[Cited]] | CallSpot]
 
 
 def export(log: Log, after: tuple[str, ...] | None, limit: int) -> Batch | None:
@@ -54,6 +56,8 @@ def _portion(index: Index, reached: Reached, limit: int) -> _Portion:
             break
         if isinstance(thing, Found):
             portion.rows.append(thing)
+        elif isinstance(thing, CallSpot):
+            portion.calls.append(thing)
         elif len(thing) == 5:
             portion.packs.append(thing)
         else:
@@ -72,6 +76,8 @@ def _things(index: Index) -> Iterator[_Thing]:
     for ns, namespace in sorted(index.namespaces.items()):
         for id, writes in sorted(namespace.writes.items()):
             yield ("3", ns, id), sum(write.length for write in writes.values()), (ns, id, cite(writes))
+    for key, spot in sorted(index.calls.spots.items()):
+        yield ("4", key), spot.cost, spot
 
 
 def _read(reader: Reader, portion: _Portion | None) -> Batch | None:
@@ -82,4 +88,5 @@ def _read(reader: Reader, portion: _Portion | None) -> Batch | None:
         writes=tuple((ns, id, row) for ns, id, writes in portion.writes for row in reader.writes(writes)),
         packs=tuple(reader.at(portion.packs)),
         cursor=portion.cursor,
+        calls=tuple(spot.filled(reader.thread, reader.parts(spot.ranges)) for spot in portion.calls),
     )

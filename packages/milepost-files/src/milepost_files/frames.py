@@ -17,7 +17,7 @@ from milepost.store import Pack, Span
 
 Facet = str | int | float | bool
 Record = list[Any]
-"""One entry of a manifest: its kind, then what `THREAD` to `LEASE` say below."""
+"""One entry of a manifest: its kind, then what `THREAD` to `CALL` say below."""
 
 MAGIC: Final = b"MPF1"
 HEADER: Final = struct.Struct("<4sQIQII")
@@ -33,6 +33,7 @@ DROP: Final = 4  # [generation, [[ns, id], ...], [[ns, id, parent], ...], [[writ
 TOMBSTONE: Final = 5  # [[id, ...], floor, at]
 REVIVE: Final = 6  # []: the tombstone above is lifted
 LEASE: Final = 7  # [owner, fence, since, expires, tries, error]
+CALL: Final = 8  # see `milepost_files.calls.record`
 
 MAX_MANIFEST: Final = 1 << 28
 

@@ -20,9 +20,10 @@ from milepost.fences import NOBODY, Lease
 from milepost.store import Span, Tombstone
 
 from milepost_files import frames
+from milepost_files.calls import CallIndex
 from milepost_files.frames import Record
 
-_SNAPSHOT: Final = 2
+_SNAPSHOT: Final = 3
 _MAGIC: Final = b"MPX1"
 
 # About what a record takes in a log besides its blob and its texts, rather too much than too little: only the decision
@@ -171,6 +172,7 @@ class Index:
         self.thread: str | None = None
         self.tombstone: Tombstone | None = None
         self.lease = NOBODY
+        self.calls = CallIndex()
         self.namespaces: dict[str, Namespace] = {}
         self.packs: dict[int, Packs] = {}
         self.damage: list[str] = []
@@ -201,7 +203,7 @@ class Index:
     @property
     def dead(self) -> int:
         """Bytes of the log that nothing refers to, roughly."""
-        return self.end - self.live
+        return self.end - self.live - self.calls.live
 
     def counts(self) -> tuple[int, int, int]:
         """How many checkpoints, pending writes and packs there are."""
@@ -282,6 +284,8 @@ class Index:
                 body = self._writes(record, body, keep=not damaged)
             elif kind == frames.DROP:
                 self._drop(record)
+            elif kind == frames.CALL:
+                body = self.calls.apply(record, body)
             elif kind == frames.LEASE:
                 self.lease = Lease(*record[1:])
             elif kind == frames.TOMBSTONE:
@@ -292,7 +296,7 @@ class Index:
                 self.thread = record[1]
         self.frames += 1
         # A heartbeat is no use of the thread.
-        if not self.empty and not (records and records[0][0] == frames.LEASE):
+        if not self.empty and not (records and records[0][0] in (frames.LEASE, frames.CALL)):
             self.created = min(self.created, at) if self.created else at
             self.updated = max(self.updated, at)
 
@@ -419,6 +423,7 @@ class Index:
                 self.thread,
                 tombstone,
                 tuple(self.lease),
+                self.calls.freeze(),
                 self.end,
                 *self.tip,
                 self.frames,
@@ -447,6 +452,7 @@ class Index:
             index.thread,
             tombstone,
             lease,
+            calls,
             index.end,
             tip,
             header,
@@ -459,6 +465,7 @@ class Index:
         ) = content
         index.tip = (tip, header)
         index.lease = Lease(*lease)
+        index.calls.thaw(calls)
         if tombstone:
             index.tombstone = Tombstone(tuple(tombstone[0]), tombstone[1], tombstone[2])
         channels: dict[str, str] = {}

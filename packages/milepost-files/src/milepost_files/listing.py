@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, TypeVar
 
+from milepost.callstore import CallPage, CallQuery, CallRow
 from milepost.collector import unhurried
 from milepost.store import (
     Loaded,
@@ -21,10 +22,11 @@ from milepost.store import (
 )
 
 from milepost_files import frames
+from milepost_files.calls import CallSpot, drawers, owner_of
 from milepost_files.index import Index, Namespace, Row
 from milepost_files.log import Log
 from milepost_files.reading import Found, Reader, find, reading, spans_in
-from milepost_files.root import Ahead, Root
+from milepost_files.root import Ahead, Root, log_name
 
 T = TypeVar("T")
 
@@ -274,3 +276,37 @@ def stats(root: Root, thread: str | None) -> Stats:
 def _stats(log: Log) -> Stats:
     counts = _planned(log, lambda index: None if index.empty else index.counts())
     return Stats(0, 0, 0, 0, log.size()) if counts is None else Stats(1, *counts, log.size())
+
+
+def calls(root: Root, query: CallQuery, after: tuple[str, ...] | None, limit: int) -> CallPage:
+    """The verb `calls`: log after log, in the order of their names."""
+    found: list[CallRow] = []
+    start = after[0] if after else ""
+    names = root.names() if query.thread is None else sorted(map(log_name, drawers(query.thread, query.keys)))
+    cursor: tuple[str, ...] | None = None
+    for name in names:
+        if name < start:
+            continue
+        bound = (float(after[1]), after[2]) if after is not None and name == start else None
+        for row in _calls(root.named(name), query, bound, limit - len(found) + 1):
+            if len(found) == limit:
+                return CallPage(tuple(found), cursor, root.settings.clock())
+            found.append(row)
+            cursor = (name, repr(row.started), row.key)
+    return CallPage(tuple(found), None, root.settings.clock())
+
+
+def _calls(log: Log, query: CallQuery, after: tuple[float, str] | None, limit: int) -> list[CallRow]:
+    """The first records of one log that are asked for, after a (start, key)."""
+    if not log.known:
+        if damage := log.nameless():
+            _warn(damage)
+        return []
+
+    def plan(index: Index) -> list[CallSpot]:
+        return index.calls.select(query, after)[:limit]
+
+    def read(reader: Reader, spots: list[CallSpot]) -> list[CallRow]:
+        return [spot.filled(owner_of(log.thread), reader.parts(spot.ranges)) for spot in spots]
+
+    return reading(log, plan, read) or []

@@ -114,6 +114,10 @@ class Reader:
             offsets, lengths, writers, firsts, counts = zip(*places, strict=True)
             return list(map(Pack, writers, firsts, counts, self._read(list(zip(offsets, lengths, strict=True)))))
 
+    def parts(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """The bytes of these places, as they are."""
+        return self._read(ranges)
+
     def writes(self, writes: Sequence[Cited]) -> list[WriteRow]:
         blobs = self._read([(offset, length) for *_, offset, length in writes])
         return [write(task, idx, channel, blob) for (task, idx, channel, _, _), blob in zip(writes, blobs, strict=True)]

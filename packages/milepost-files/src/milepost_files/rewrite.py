@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from milepost_files import frames, handle
+from milepost_files.calls import whole
 from milepost_files.frames import Frame, Record
 from milepost_files.index import Index
 
@@ -60,6 +61,19 @@ def live(index: Index, read: Read) -> Iterator[FrameDraft]:
                 record[5] = frames.checksum(blob)
         yield records, blobs
         start = stop
+    yield from _calls(index, read)
+
+
+def _calls(index: Index, read: Read) -> Iterator[FrameDraft]:
+    spots = list(index.calls.spots.values())
+    for start in range(0, len(spots), _DRAFT_RECORDS):
+        records: list[Record] = []
+        blobs: list[bytes] = []
+        for spot in spots[start : start + _DRAFT_RECORDS]:
+            record, parts = whole(spot.filled("", read(spot.ranges)))
+            records.append(record)
+            blobs += parts
+        yield records, blobs
 
 
 def tombstone_record(index: Index) -> Record:

@@ -63,7 +63,8 @@ class Views:
 
 
 @functools.lru_cache(maxsize=4096)
-def _name(thread: str) -> str:
+def log_name(thread: str) -> str:
+    """The name of a thread's log."""
     return hashlib.blake2b(thread.encode(), digest_size=16).hexdigest()
 
 
@@ -155,7 +156,7 @@ class Root:
 
     def queue(self, thread: str) -> Queue:
         """The log of a thread, with its writers. Reads nothing from the disk."""
-        name = _name(thread)
+        name = log_name(thread)
         with self._lock:
             queue = self._open.get(name)
             if queue is None:

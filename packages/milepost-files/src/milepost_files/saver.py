@@ -26,7 +26,7 @@ class FilesBackend:
     """A store in a folder, shared by any number of processes. `milepost.store.Backend`; made by `open_backend`."""
 
     name = "files"
-    capabilities = frozenset({"durable", "shared", "damage"})
+    capabilities = frozenset({"durable", "shared", "damage", "ledger"})
 
     def __init__(self, root: Root) -> None:
         self.path = root.path

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Final
 
 from milepost_files import frames
+from milepost_files.calls import length_of
 from milepost_files.frames import HEADER, MAGIC, Record
 from milepost_files.index import Index
 
@@ -166,6 +167,12 @@ def _verify(window: _Window, records: Sequence[Record], offset: int) -> tuple[se
                     f"items {record[2]} to {record[2] + record[3] - 1} of writer {record[1]}, at byte {offset} of the log"
                 )
             offset += record[4]
+        elif kind == frames.CALL:
+            length = length_of(record)
+            if frames.checksum(window.read(offset, length)) != record[-1]:
+                damaged.add(number)
+                damage.append(f"the record of call {record[1]!r}, at byte {offset} of the log")
+            offset += length
         elif kind == frames.WRITES:
             for length in record[4][2::3]:
                 if not frames.sound(window.read(offset, length)):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from milepost.callstore import CallAnswer, CallChange, CallPage, CallQuery
 from milepost.errors import Corrupt
 from milepost.fences import Lease, acquired, released, renewed
 from milepost.store import (
@@ -27,7 +28,8 @@ from milepost.store import (
 )
 
 from milepost_files import listing
-from milepost_files.changes import DeleteThread, DropSome, LoadBatch, PutCheckpoint, PutWrites, token
+from milepost_files.calls import drawer
+from milepost_files.changes import ChangeCall, DeleteThread, DropSome, LoadBatch, PutCheckpoint, PutWrites, token
 from milepost_files.driver import Commit
 from milepost_files.export import export
 from milepost_files.index import Index, PackPlace, Row
@@ -127,7 +129,7 @@ class FilesStore:
         return change.answer
 
     async def delete_thread(self, thread: str, *, force: bool = False) -> None:
-        await self._commit(thread, DeleteThread(), "delete a thread")
+        await self._commit(thread, DeleteThread(thread, force=force), "delete a thread")
 
     async def export(self, thread: str, after: tuple[str, ...] | None, limit: int) -> Batch | None:
         return await self._call("export a thread", lambda: export(self._root.log(thread), after, limit))
@@ -148,6 +150,27 @@ class FilesStore:
     async def release(self, thread: str, owner: str, error: str | None = None) -> None:
         change = ChangeLease(lambda held, now: released(held, owner, error, now))
         await self._commit(thread, change, "give a lease back")
+
+    async def claim(
+        self,
+        thread: str,
+        change: CallChange,
+        *,
+        beside: Collection[str] = (),
+        after: Sequence[str] = (),
+        fence: int | None = None,
+    ) -> CallAnswer:
+        job = ChangeCall(thread, change, beside, after, fence)
+        await self._commit(drawer(thread, change.key), job, "claim a call")
+        return job.answer
+
+    async def settle(self, thread: str, change: CallChange, *, fence: int | None = None) -> CallAnswer:
+        job = ChangeCall(thread, change, None, (), fence)
+        await self._commit(drawer(thread, change.key), job, "settle a call")
+        return job.answer
+
+    async def calls(self, query: CallQuery, after: tuple[str, ...] | None, limit: int) -> CallPage:
+        return await self._call("list calls", lambda: listing.calls(self._root, query, after, limit))
 
     async def stats(self, thread: str | None) -> Stats:
         return await self._call("count", lambda: listing.stats(self._root, thread))

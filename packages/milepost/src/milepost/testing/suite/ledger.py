@@ -17,6 +17,7 @@ from milepost.ledger import (
     CallInDoubt,
     CallInProgress,
     CallRequest,
+    CallStopped,
     CallSuperseded,
     CallUnrecorded,
     Failed,
@@ -518,6 +519,31 @@ class CallsFaults(Behaviours):
         with pytest.raises(CallInDoubt, match="cannot be stored"):
             await worker.do(wants())
         assert len(worker.performed) == 1
+
+    @needs("ledger", "damage", "durable")
+    async def test_damage_is_no_permission(self, lab: Lab) -> None:
+        worker = Worker(lab)
+        await Chain(lab.saver).put({"n": 1})
+        assert await worker.do(wants(), "paid") == "paid"
+        await lab.close()
+        refused = 0
+        media = dict(lab.subject.media())
+        for name, data in media.items():
+            for place in range(0, len(data), 7):
+                broken = bytearray(data)
+                broken[place] ^= 0x41
+                lab.subject.overwrite(name, bytes(broken))
+                worker = Worker(lab, lab.open())
+                try:
+                    assert await worker.do(wants(), "twice") == "paid"
+                except CallStopped:
+                    refused += 1
+                assert worker.performed == [], f"byte {place} of {name} had it performed again"
+                await lab.close()
+                for other in lab.subject.media().keys() - media.keys():
+                    lab.subject.overwrite(other, None)
+                lab.subject.overwrite(name, data)
+        assert refused, "no damage was ever met"
 
 
 class CallsOrphans(Behaviours):
