@@ -193,6 +193,34 @@ class ChangeCall(Change):
         return None if draft is None else ([draft[0]], draft[1])
 
 
+class Rewrite(Change):
+    """The verb `rewrite`, in one frame."""
+
+    answer: bool
+
+    def __init__(self, batch: Batch, token: str) -> None:
+        self._batch = batch
+        self._token = token
+
+    def decide(self, index: Index, read: Read, now: float) -> FrameDraft | None:
+        self.answer = token(index) == self._token
+        if not self.answer:
+            return None
+        batch = self._batch
+        records: list[Record] = [[frames.UNWRITE, [[row.ns, row.id] for row in batch.rows]]]
+        blobs: list[bytes] = []
+        _add_packs(index, batch.packs, records, blobs)
+        for row in batch.rows:
+            blob = frames.seal_checkpoint(row.spans, row.facets, row.header)
+            records.append(_checkpoint_record(row, row.key, row.at, blob))
+            blobs.append(blob)
+        for ns, checkpoint, write in batch.writes:
+            blob = frames.seal_write(write.path, write.spans, write.value)
+            records.append([frames.WRITES, ns, checkpoint, write.task, [write.idx, write.channel, len(blob)]])
+            blobs.append(blob)
+        return records, blobs
+
+
 def token(index: Index) -> str:
     """Names the state of a log: everything that is done to it adds to it, or makes another log of it."""
     return f"{index.log:x}.{index.end:x}"

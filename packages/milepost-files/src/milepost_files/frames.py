@@ -34,6 +34,7 @@ TOMBSTONE: Final = 5  # [[id, ...], floor, at]
 REVIVE: Final = 6  # []: the tombstone above is lifted
 LEASE: Final = 7  # [owner, fence, since, expires, tries, error]
 CALL: Final = 8  # see `milepost_files.calls.record`
+UNWRITE: Final = 9  # [[ns, id], ...]: their pending writes above are gone
 
 MAX_MANIFEST: Final = 1 << 28
 

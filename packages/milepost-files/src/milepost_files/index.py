@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 import zlib
 from array import array
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from operator import itemgetter
@@ -286,6 +286,8 @@ class Index:
                 self._drop(record)
             elif kind == frames.CALL:
                 body = self.calls.apply(record, body)
+            elif kind == frames.UNWRITE:
+                self._unwrite(record[1])
             elif kind == frames.LEASE:
                 self.lease = Lease(*record[1:])
             elif kind == frames.TOMBSTONE:
@@ -355,11 +357,17 @@ class Index:
             packs = self.packs[writer] = Packs()
         self.live += length + _COST - packs.add((first, count, offset, length))
 
+    def _unwrite(self, checkpoints: Iterable[tuple[str, str]]) -> None:
+        for ns, id in checkpoints:
+            self.left_out.pop((ns, id), None)
+            if (namespace := self.namespaces.get(ns)) is not None:
+                for place, write in namespace.writes.pop(id, {}).items():
+                    self.live -= _write_cost(ns, id, place, write)
+
     def _drop(self, record: Record) -> None:
         _, generation, checkpoints, parents, dead = record
         touched: set[str] = set()
         for ns, id in checkpoints:
-            self.left_out.pop((ns, id), None)
             namespace = self.namespaces.get(ns)
             if namespace is None:
                 continue
@@ -367,8 +375,7 @@ class Index:
             if row is not None:
                 self.live -= _row_cost(ns, row)
                 touched.add(ns)
-            for place, write in namespace.writes.pop(id, {}).items():
-                self.live -= _write_cost(ns, id, place, write)
+        self._unwrite(checkpoints)
         for ns in touched:
             namespace = self.namespaces[ns]
             namespace.order = [place for place in namespace.order if place[1] in namespace.rows]

@@ -29,7 +29,16 @@ from milepost.store import (
 
 from milepost_files import listing
 from milepost_files.calls import drawer
-from milepost_files.changes import ChangeCall, DeleteThread, DropSome, LoadBatch, PutCheckpoint, PutWrites, token
+from milepost_files.changes import (
+    ChangeCall,
+    DeleteThread,
+    DropSome,
+    LoadBatch,
+    PutCheckpoint,
+    PutWrites,
+    Rewrite,
+    token,
+)
 from milepost_files.driver import Commit
 from milepost_files.export import export
 from milepost_files.index import Index, PackPlace, Row
@@ -171,6 +180,11 @@ class FilesStore:
 
     async def calls(self, query: CallQuery, after: tuple[str, ...] | None, limit: int) -> CallPage:
         return await self._call("list calls", lambda: listing.calls(self._root, query, after, limit))
+
+    async def rewrite(self, thread: str, batch: Batch, token: str) -> bool:
+        change = Rewrite(batch, token)
+        await self._commit(thread, change, "rewrite checkpoints")
+        return change.answer
 
     async def stats(self, thread: str | None) -> Stats:
         return await self._call("count", lambda: listing.stats(self._root, thread))

@@ -288,30 +288,17 @@ class PostgresStore:
         return Batch(rows, writes, packs)
 
     async def load(self, thread: str, batch: Batch) -> None:
-        rows, writes = batch.rows, batch.writes
-        columns = _write_columns([row for _, _, row in writes])
-        parameters: Parameters = {
-            "thread": wire.digest(thread),
-            "thread_id": wire.text(thread),
-            "fresh": _fresh(),
-            "stamp": _fresh(),
-            **wire.packs(batch.packs),
-            "write_places": wire.byteas(wire.place(ns, id) for ns, id, _ in writes),
-            "write_spaces": wire.texts(ns for ns, _, _ in writes),
-            "write_ids": wire.texts(id for _, id, _ in writes),
-            "write_spans": columns.pop("spans"),
-            **columns,
-            "ats": wire.float8s(row.at for row in rows),
-            "places": wire.byteas(wire.place(row.ns, row.id) for row in rows),
-            "spaces": wire.texts(row.ns for row in rows),
-            "ids": wire.texts(row.id for row in rows),
-            "parents": wire.texts(row.parent for row in rows),
-            "keys": wire.texts(row.key for row in rows),
-            "facets": wire.texts(wire.jsonb(wire.facets(row.facets))[1:].decode() for row in rows),
-            "spans": wire.texts(wire.literal(row.spans) for row in rows),
-            "headers": wire.byteas(row.header for row in rows),
-        }
+        parameters = {**_batch_parameters(thread, batch), "thread_id": wire.text(thread), "fresh": _fresh()}
         await self._answers(Request("load a thread", (self._queries["load"].step(parameters),)))
+
+    async def rewrite(self, thread: str, batch: Batch, token: str) -> bool:
+        queries = self._queries
+        parameters = {**_batch_parameters(thread, batch), "fresh": _fresh(), "token": wire.text(token)}
+        names = ("lock", "drop_begin", "rewrite_begin", "rewrite")
+        answers = await self._answers(
+            Request("rewrite checkpoints", tuple(queries[name].step(parameters) for name in names))
+        )
+        return bool(answers[1])
 
     async def acquire(self, thread: str, owner: str, ttl: float, over: int | None = None) -> Lease:
         return leases.told(await self._answers(leases.acquire(self._queries, thread, owner, ttl, over, _fresh())))
@@ -506,6 +493,30 @@ def _refuse(thread: str, dead: str | None, what: str) -> None:
             thread=thread,
             checkpoint=dead,
         )
+
+
+def _batch_parameters(thread: str, batch: Batch) -> Parameters:
+    rows, writes = batch.rows, batch.writes
+    columns = _write_columns([row for _, _, row in writes])
+    return {
+        "thread": wire.digest(thread),
+        "stamp": _fresh(),
+        **wire.packs(batch.packs),
+        "write_places": wire.byteas(wire.place(ns, id) for ns, id, _ in writes),
+        "write_spaces": wire.texts(ns for ns, _, _ in writes),
+        "write_ids": wire.texts(id for _, id, _ in writes),
+        "write_spans": columns.pop("spans"),
+        **columns,
+        "ats": wire.float8s(row.at for row in rows),
+        "places": wire.byteas(wire.place(row.ns, row.id) for row in rows),
+        "spaces": wire.texts(row.ns for row in rows),
+        "ids": wire.texts(row.id for row in rows),
+        "parents": wire.texts(row.parent for row in rows),
+        "keys": wire.texts(row.key for row in rows),
+        "facets": wire.texts(wire.jsonb(wire.facets(row.facets))[1:].decode() for row in rows),
+        "spans": wire.texts(wire.literal(row.spans) for row in rows),
+        "headers": wire.byteas(row.header for row in rows),
+    }
 
 
 def _fresh() -> bytes:

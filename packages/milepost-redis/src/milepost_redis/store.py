@@ -403,20 +403,7 @@ class RedisStore:
         )
 
     async def load(self, thread: str, batch: Batch) -> None:
-        parts: list[tuple[bytes, ...]] = [(b"p", wire.member(pack), pack.data) for pack in batch.packs]
-        parts += ((b"w", ns.encode(), id.encode(), *wire.write_arguments(row)) for ns, id, row in batch.writes)
-        parts += (
-            (
-                b"r",
-                row.ns.encode(),
-                row.id.encode(),
-                wire.time(row.at),
-                row.key.encode(),
-                wire.parent(row.parent),
-                wire.rest(row),
-            )
-            for row in batch.rows
-        )
+        parts = [*wire.packs_of(batch), *wire.writes_of(batch), *wire.rows_of(batch)]
         for some in _volumes(parts):
             arguments = [word for part in some for word in part]
             reply = await self._write(
@@ -433,6 +420,12 @@ class RedisStore:
 
     async def release(self, thread: str, owner: str, error: str | None = None) -> None:
         await leases.release(self._write, thread, owner, error)
+
+    async def rewrite(self, thread: str, batch: Batch, token: str) -> bool:
+        parts = [*wire.packs_of(batch), *wire.rows_of(batch), *wire.writes_of(batch)]
+        arguments = [word for part in parts for word in part]
+        reply = await self._write("rewrite checkpoints", "rewrite", thread, bytes.fromhex(token), *arguments)
+        return self._status(thread, reply) != b"moved"
 
     async def stats(self, thread: str | None) -> Stats:
         total = Stats(0, 0, 0, 0, 0)

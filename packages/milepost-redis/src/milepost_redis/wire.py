@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple
 
 from milepost.fences import Lease
-from milepost.store import CheckpointRow, Pack, Span, WriteRow
+from milepost.store import Batch, CheckpointRow, Pack, Span, WriteRow
 
 Scalar = str | int | float | bool
 
@@ -265,3 +265,21 @@ class _Reader:
 
     def rest(self) -> bytes:
         return self.value[self.at :]
+
+
+def packs_of(batch: Batch) -> Iterator[tuple[bytes, ...]]:
+    """The packs of a batch, as the scripts that take one read them."""
+    return ((b"p", member(pack), pack.data) for pack in batch.packs)
+
+
+def writes_of(batch: Batch) -> Iterator[tuple[bytes, ...]]:
+    """The writes of a batch."""
+    return ((b"w", ns.encode(), id.encode(), *write_arguments(row)) for ns, id, row in batch.writes)
+
+
+def rows_of(batch: Batch) -> Iterator[tuple[bytes, ...]]:
+    """The checkpoints of a batch."""
+    return (
+        (b"r", row.ns.encode(), row.id.encode(), time(row.at), row.key.encode(), parent(row.parent), rest(row))
+        for row in batch.rows
+    )

@@ -1,13 +1,15 @@
-"""What a saver offers to keep its threads small. The methods of `milepost.saver.Saver` that no run calls."""
+"""What a saver offers to keep its threads small, and of the version that the code declares: the methods of
+`milepost.saver.Saver` that no run calls."""
 
 from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 
 from milepost.errors import InvalidConfig
 from milepost.flavour import run
+from milepost.migrating import MODES, Migrated, Mode
 from milepost.operations import AsyncSide, BlockingSide, Operations
 from milepost.places import check_list
 from milepost.retention import Retention
@@ -15,7 +17,7 @@ from milepost.upkeep import Hooks, Order, Progress, Report, policies_of
 
 
 class Keeping(ABC):
-    """Maintenance of the threads of a saver."""
+    """Maintenance and migration of the threads of a saver."""
 
     @property
     @abstractmethod
@@ -71,6 +73,60 @@ class Keeping(ABC):
         """`maintain`, async. Hooks may be coroutine functions."""
         order = _order(policy, threads, hooks, merge, dry_run, clock, progress)
         return await self._ops.upkeep(self._async(), order)
+
+    def migrate(
+        self, threads: Sequence[str] | None = None, *, mode: Mode = "rewrite", history: bool = False
+    ) -> Iterator[Migrated]:
+        """Rewrite what is stored to the saver's schema, thread by thread; yields what became of each.
+
+        Safe while the application runs, to be stopped at any moment and to be repeated: a checkpoint is rewritten in its
+        place, in one step, if nothing of the thread was written since it was looked at, and read back and compared.
+
+        Args:
+            threads: their ids; None is all.
+            mode: "rewrite"; "dry-run", which tells what would be rewritten or refused and writes nothing; "finalise",
+                which removes what is kept of rewritten checkpoints; or "undo", which puts that back.
+            history: all checkpoints, and not only the latest of each namespace.
+
+        Raises `Conflict` when a thread is written to all the time, and `Corrupt` when a checkpoint was not read back as
+        it was rewritten (it was put back then). A checkpoint that cannot be upgraded is told in `Migrated.refused`.
+        """
+        _check_migration(self._ops, mode)
+        names = None if threads is None else check_list(threads, "threads")
+        return self._migrate(names, mode, history=history)
+
+    def _migrate(self, names: Iterable[str] | None, mode: Mode, *, history: bool) -> Iterator[Migrated]:
+        after: tuple[str, ...] | None = None
+        while True:
+            page = run(self._ops.threads(self._blocking(), after)) if names is None else None
+            for thread in names or () if page is None else (row.thread for row in page.rows):
+                yield run(self._ops.migrate(self._blocking(), thread, mode, history=history))
+            if page is None or (after := page.cursor) is None:
+                return
+
+    def amigrate(
+        self, threads: Sequence[str] | None = None, *, mode: Mode = "rewrite", history: bool = False
+    ) -> AsyncIterator[Migrated]:
+        """`migrate`, async."""
+        _check_migration(self._ops, mode)
+        names = None if threads is None else check_list(threads, "threads")
+        return self._amigrate(names, mode, history=history)
+
+    async def _amigrate(self, names: Iterable[str] | None, mode: Mode, *, history: bool) -> AsyncIterator[Migrated]:
+        after: tuple[str, ...] | None = None
+        while True:
+            page = await self._ops.threads(self._async(), after) if names is None else None
+            for thread in names or () if page is None else (row.thread for row in page.rows):
+                yield await self._ops.migrate(self._async(), thread, mode, history=history)
+            if page is None or (after := page.cursor) is None:
+                return
+
+
+def _check_migration(ops: Operations, mode: object) -> None:
+    if mode not in MODES:
+        raise InvalidConfig(f"mode is {mode!r}: it must be one of {', '.join(MODES)}", what="mode", value=repr(mode))
+    if ops.shared.schemas is None and mode not in ("dry-run", "finalise"):
+        raise InvalidConfig("a saver without a schema cannot migrate: pass schema=…", what="schema", value="None")
 
 
 def _order(

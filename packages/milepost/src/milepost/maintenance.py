@@ -112,6 +112,11 @@ async def delete_for_runs(store: Store, codec: Codec, runs: Sequence[str]) -> No
         await _shorten(store, codec, thread, stays)
 
 
+async def drop_checkpoints(store: Store, codec: Codec, thread: str, doomed: Collection[Place]) -> None:
+    """Remove these checkpoints of a thread."""
+    await _shorten(store, codec, thread, lambda lineage: {place for place in lineage.rows if place not in doomed})
+
+
 def _of_run(metadata: Mapping[str, Any], runs: frozenset[str]) -> bool:
     run = metadata.get("run_id")
     return run is not None and str(run) in runs

@@ -471,6 +471,24 @@ class MemoryStore(MemoryCalls):
 
         return await self._step(step)
 
+    async def rewrite(self, thread: str, batch: Batch, token: str) -> bool:
+        def step() -> bool:
+            place = self._data.threads.get(thread)
+            if place is None or token != f"{place.generation}:{place.revision}":
+                return False
+            for pack in batch.packs:
+                place.packs.add(pack)
+            for row in batch.rows:
+                place.leave((row.ns, row.id))
+                place.writes.pop((row.ns, row.id), None)
+                place.enter(row)
+            for ns, id, write in batch.writes:
+                _take_writes(place, (ns, id), (write,))
+            place.revision += 1
+            return True
+
+        return await self._step(step)
+
     async def stats(self, thread: str | None) -> Stats:
         def step() -> Stats:
             threads = self._data.threads

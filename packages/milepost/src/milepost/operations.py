@@ -32,6 +32,7 @@ from milepost.codec.shelf import Shelf
 from milepost.collector import unhurried
 from milepost.errors import Corrupt, InvalidConfig, MilepostError
 from milepost.lease import fence_for
+from milepost.migrating import BEFORE, Migrated, Migrator, Mode
 from milepost.observe import Event, Observers, Watch, log, thread_hash
 from milepost.pending import Op, Pending, running_loop
 from milepost.places import Place, channel_name, check_thread, store_name
@@ -278,7 +279,14 @@ class Operations:
                 self._report("list", query.thread or "", damage)
             found: list[CheckpointTuple] = []
             for snapshot in loaded.snapshots:
+                if query.ns is None and snapshot.row.ns.startswith(BEFORE):
+                    continue
                 try:
+                    if self.upgrader and wanted is not None:
+                        # What is not asked for is not refused either.
+                        header = codec.header(snapshot.thread, snapshot.row)
+                        if not matches(header.metadata, wanted):
+                            continue
                     item, _ = self._tuple(snapshot, shelves.get(snapshot.thread) or codec.shelf("", ()))
                 except Corrupt as exc:
                     self._report("list", snapshot.thread, exc.message)
@@ -450,6 +458,15 @@ class Operations:
     async def upkeep(self, side: Side, order: upkeep.Order) -> upkeep.Report:
         """See `milepost.saver.Saver.maintain`."""
         return await upkeep.maintain(await self.open(side), self.codec, order, self._watch)
+
+    async def migrate(self, side: Side, thread: str, mode: Mode, *, history: bool) -> Migrated:
+        """See `milepost.saver.Saver.migrate`."""
+        shared = self.shared
+        with self._watch("migrate", thread):
+            # A memory of its own: what is put at the same time must not refer to what is not stored yet.
+            codec = Codec(self.codec.serde, Memory(shared.memory.limit), shared.vault)
+            upgrader = Upgrader(codec, shared.schemas or Schemas({}), self._drifted)
+            return await Migrator(await self.open(side), codec, upgrader).thread(thread, mode, history=history)
 
     async def threads(self, side: Side, after: tuple[str, ...] | None) -> ThreadPage:
         with self._watch("threads"):

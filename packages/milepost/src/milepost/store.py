@@ -370,6 +370,15 @@ class Store(Protocol):
         """Give the lease back. A no-op when it is not `owner`'s. With an `error`, the owner has failed."""
         ...
 
+    async def rewrite(self, thread: str, batch: Batch, token: str) -> bool:
+        """Store the checkpoints of `batch`, with its packs and exactly its pending writes for each, in the place of
+        those of the same (ns, id), if the thread is still as charted under `token`: keys and times included.
+
+        False when it is not: then nothing was written. One atomic step; a repetition of it may answer False. Every
+        write of `batch` belongs to one of its checkpoints, and nothing that is stored already is deleted but writes.
+        """
+        ...
+
     async def stats(self, thread: str | None) -> Stats:
         """Counts and bytes of one thread, or of the store."""
         ...

@@ -53,6 +53,10 @@ class Upgrader:
         """That of a namespace, or None."""
         return self._schemas.of(ns)
 
+    def counts(self, ns: str) -> bool:
+        """Whether a namespace is looked at: those with a schema, or all if there is none at all."""
+        return not self._schemas.by_ns or self._schemas.of(ns) is not None
+
     def read(self, schema: Schema, snapshot: Snapshot, header: Header, shelf: Shelf) -> tuple[Image, bool]:
         """A checkpoint with its writes in LangGraph's order, and whether it is another than what is stored.
 

@@ -600,15 +600,9 @@ UNION ALL
     LIMIT %(limit)s::int8
 )
 
--- name: load
--- Take over a part of another thread as it is, and lift the tombstone.
-WITH t AS (
-    INSERT INTO {thread} AS thread (hash, id, generation, created_at)
-    VALUES (%(thread)s::bytea, %(thread_id)s::text, %(fresh)s::int8, {now})
-    ON CONFLICT (hash) DO UPDATE
-        SET tombstone = NULL, floor = '', created_at = coalesce(thread.created_at, EXCLUDED.created_at)
-    RETURNING key
-), packed AS (
+-- part: loading
+-- The packs, writes and checkpoints of a batch.
+packed AS (
     INSERT INTO {pack} (thread, writer, first, count, data)
     SELECT t.key, p.*
     FROM t, unnest(%(writers)s::int8[], %(firsts)s::int8[], %(counts)s::int8[], %(data)s::bytea[]) AS p
@@ -638,6 +632,26 @@ WITH t AS (
         stamp = EXCLUDED.stamp, at = EXCLUDED.at, put_at = EXCLUDED.put_at, parent = EXCLUDED.parent,
         sort_key = EXCLUDED.sort_key, facets = EXCLUDED.facets, spans = EXCLUDED.spans, header = EXCLUDED.header
 )
+
+-- name: load
+-- Take over a part of another thread as it is, and lift the tombstone.
+WITH t AS (
+    INSERT INTO {thread} AS thread (hash, id, generation, created_at)
+    VALUES (%(thread)s::bytea, %(thread_id)s::text, %(fresh)s::int8, {now})
+    ON CONFLICT (hash) DO UPDATE
+        SET tombstone = NULL, floor = '', created_at = coalesce(thread.created_at, EXCLUDED.created_at)
+    RETURNING key
+), {loading}
+SELECT key FROM t
+
+-- name: rewrite_begin
+-- Delete the writes of checkpoints that are to be rewritten.
+WITH {dropping}
+DELETE FROM {write} w USING t WHERE w.thread = t.key AND w.place = ANY (%(places)s::bytea[])
+
+-- name: rewrite
+-- Store checkpoints and their writes in the place of what was there.
+WITH {dropping}, {loading}
 SELECT key FROM t
 
 -- name: acquire

@@ -42,3 +42,17 @@ local function keep_directory(place, before, directory)
     end
   end
 end
+
+-- Removes all writes of a checkpoint.
+local function forget_writes(head, place)
+  local directory = call('HGET', DATA, 'd' .. place)
+  if directory then
+    for slot = 1, #directory, SLOT do
+      local field = 'w' .. place .. '\0' .. string.sub(directory, slot, slot + SLOT - 2)
+      head.bytes = head.bytes - call('HSTRLEN', DATA, field)
+      head.writes = head.writes - call('HDEL', DATA, field)
+    end
+    call('HDEL', DATA, 'd' .. place)
+    call('ZREM', ORDER, 'q' .. place)
+  end
+end

@@ -1,5 +1,5 @@
 -- Remove checkpoints with their writes, re-parent others, exchange packs, and raise the generation; if nobody wrote since.
--- uses: _thread _rows
+-- uses: _thread _rows _writes
 -- ARGV: token, fresh generation, numbers of checkpoints, children and packs; then the places of the checkpoints, place
 --       and parent of each child, the members of the packs that go, and member and data of those that come
 
@@ -17,16 +17,7 @@ for at = 6, children - 1 do
   local place = ARGV[at]
   local ns, id = parts(place)
   leave(head, ns, id)
-  local directory = call('HGET', DATA, 'd' .. place)
-  if directory then
-    for slot = 1, #directory, 17 do
-      local field = 'w' .. place .. '\0' .. string.sub(directory, slot, slot + 15)
-      head.bytes = head.bytes - call('HSTRLEN', DATA, field)
-      head.writes = head.writes - call('HDEL', DATA, field)
-    end
-    call('HDEL', DATA, 'd' .. place)
-    call('ZREM', ORDER, 'q' .. place)
-  end
+  forget_writes(head, place)
 end
 for at = children, packs - 1, 2 do
   local _, id = parts(ARGV[at])

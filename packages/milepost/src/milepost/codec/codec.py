@@ -24,7 +24,7 @@ from milepost.codec.shelf import Shelf
 from milepost.codec.values import Serializer
 from milepost.errors import Corrupt, MilepostError, Unserializable
 from milepost.places import store_name
-from milepost.store import Batch, CheckpointRow, Pack, Span, WriteRow, merge_spans
+from milepost.store import Batch, CheckpointRow, Pack, Snapshot, Span, WriteRow, merge_spans
 
 T = TypeVar("T")
 
@@ -424,6 +424,22 @@ class Codec:
             writes.append((ns, id, replace(row, value=value)))
         packs = tuple(reseal_pack(pack, source, target, vault) for pack in batch.packs)
         return replace(batch, rows=rows, writes=tuple(writes), packs=packs)
+
+    def rehome(self, thread: str, snapshot: Snapshot, ns: str) -> tuple[CheckpointRow, tuple[WriteRow, ...]]:
+        """A checkpoint and its pending writes, for another namespace of the same thread. The same bytes, unless there
+        are keys."""
+        row, writes, vault = snapshot.row, snapshot.writes, self._vault
+        if vault is None:
+            return replace(row, ns=ns), writes
+        header = reseal_header(row.header, thread, thread, row.ns, row.id, vault, ns)
+        moved: list[WriteRow] = []
+        for write in writes:
+            payload = unwrap(
+                write.value, vault=vault, about=_about_write(thread, row.ns, row.id, write.task, write.idx)
+            )
+            value = wrap(payload, vault=vault, about=_about_write(thread, ns, row.id, write.task, write.idx))
+            moved.append(replace(write, value=value))
+        return replace(row, ns=ns, header=header), tuple(moved)
 
     def repack(self, thread: str, pack: Pack, live: Sequence[Span]) -> list[Pack]:
         """The parts of `pack` that `live` needs, as packs of their own."""

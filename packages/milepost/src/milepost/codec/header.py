@@ -182,10 +182,13 @@ def _in_front(rest: dict[str, Any], **taken: Any) -> dict[str, Any]:
     return {**{key: value for key, value in taken.items() if value is not None}, **rest}
 
 
-def reseal_header(data: bytes, source: str, target: str, ns: str, id: str, vault: Vault) -> bytes:
-    """A header of thread `source`, bound to thread `target`."""
+def reseal_header(
+    data: bytes, source: str, target: str, ns: str, id: str, vault: Vault, target_ns: str | None = None
+) -> bytes:
+    """A header of thread `source`, bound to thread `target`, and to another namespace if that is given."""
     payload = unwrap(data, vault=vault, about=_about(source, ns, id))
-    return wrap(payload, compress_over=COMPRESS_OVER, vault=vault, about=_about(target, ns, id))
+    about = _about(target, ns if target_ns is None else target_ns, id)
+    return wrap(payload, compress_over=COMPRESS_OVER, vault=vault, about=about)
 
 
 def _named(flat: Sequence[int], names: Sequence[str], labels: Sequence[Any]) -> dict[str, Any]:

@@ -164,7 +164,7 @@ class Memory:
     they were not used for `idle` seconds. Shared by a saver's clones."""
 
     def __init__(self, limit: int = 64 << 20, idle: float = 600.0, clock: Callable[[], float] = time.monotonic) -> None:
-        self._limit = limit
+        self.limit = limit
         self._idle = idle
         self._clock = clock
         self.renew()
@@ -185,13 +185,13 @@ class Memory:
                 memo = self._threads[thread] = ThreadMemo()
             self._threads.move_to_end(thread)
             memo.used = now
-            if memo.size > self._limit:
+            if memo.size > self.limit:
                 memo.trim()
             self._total += memo.size - memo.accounted
             memo.accounted = memo.size
             while len(self._threads) > 1:
                 oldest = next(iter(self._threads.values()))
-                if self._total <= self._limit and now - oldest.used <= self._idle:
+                if self._total <= self.limit and now - oldest.used <= self._idle:
                     break
                 self._total -= oldest.accounted
                 self._threads.popitem(last=False)

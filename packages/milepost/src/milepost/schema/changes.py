@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from milepost.errors import InvalidConfig
@@ -15,6 +16,10 @@ ClassName = tuple[str, str]
 
 PLUMBING: Final = ("__", BRANCH, JOIN)
 """How the channels begin that LangGraph makes by itself."""
+
+
+class NotDeclared(Exception):
+    """An upgrade meets something that it says nothing about."""
 
 
 class Change:
@@ -86,14 +91,14 @@ class _AddChannel(Change):
 
     def amend(self, image: Image) -> None:
         if self._name not in image.values:
-            add(image, self._name, self._make())
+            add(image, self._name, _result(f"the factory of add_channel({self._name!r})", self._make))
 
 
 class _MapChannel(Change):
     def __init__(self, name: str, value: Callable[[Any], Any], update: Callable[[Any], Any]) -> None:
         self._name = name
-        self._value = value
-        self._update = update
+        self._value = partial(_result, f"the function of map_channel({name!r})", value)
+        self._update = partial(_result, f"the function of map_channel({name!r}) for updates", update)
 
     def value(self, channel: str, value: Any) -> Any:
         return self._value(value) if channel == self._name else value
@@ -159,7 +164,7 @@ class _MapState(Change):
                 f"{where} holds a write to channel {channel!r}, and the free function of an upgrade does not say what "
                 "becomes of writes: pass map_state(function, writes=…)"
             )
-        return self._writes(channel, value)
+        return list(_result("the function of map_state for writes", self._writes, channel, value))
 
     def seed(self, channel: str, value: Any, where: str) -> Any:
         raise NotDeclared(
@@ -170,9 +175,9 @@ class _MapState(Change):
     def amend(self, image: Image) -> None:
         values = image.values
         before = {name: value for name, value in values.items() if not name.startswith(PLUMBING)}
-        after = self._function(copy.copy(before))
+        after = _result("the function of map_state", self._function, copy.copy(before))
         if not isinstance(after, Mapping):
-            raise TypeError(f"the free function of an upgrade returned {after!r}: it must return the new state")
+            raise NotDeclared(f"the function of map_state returned {after!r:.200}: it must return the new state")
         for name in before.keys() - after.keys():
             remove(image, name)
         for name, value in after.items():
@@ -182,8 +187,12 @@ class _MapState(Change):
                 add(image, name, value)
 
 
-class NotDeclared(Exception):
-    """An upgrade meets something that it says nothing about."""
+def _result(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function of the application returns. Raises `NotDeclared` when it raises."""
+    try:
+        return function(*arguments)
+    except Exception as exc:
+        raise NotDeclared(f"{what} raised {exc!r}") from exc
 
 
 def add(image: Image, name: str, value: Any) -> None:

@@ -25,6 +25,7 @@ from milepost.testing.suite.ledger import (
     CallsOnce,
     CallsOrphans,
 )
+from milepost.testing.suite.migration import Migration
 from milepost.testing.suite.reading import Latest, Listing
 from milepost.testing.suite.releases import Releases
 from milepost.testing.suite.serializers import Serializers
@@ -64,6 +65,7 @@ __all__ = [
     "Leases",
     "Listing",
     "Merging",
+    "Migration",
     "Observed",
     "Once",
     "Overview",
@@ -110,6 +112,7 @@ class Everything(
     Observed,
     Serializers,
     Releases,
+    Migration,
     Concurrency,
     Faults,
     Damage,

@@ -1,0 +1,296 @@
+"""Migration: what is stored becomes what the running code declares, in its place, and nothing is lost on the way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from langgraph.checkpoint.base import CheckpointTuple
+from langgraph.checkpoint.serde.types import _DeltaSnapshot  # LangGraph has no public name for it
+
+from milepost import schema as ms
+from milepost.errors import InvalidConfig, SchemaMismatch, Unavailable
+from milepost.migrating import Migrated
+from milepost.schema import Schema, Step
+from milepost.store import Batch, Chart, CheckpointRow, Store
+from milepost.testing.chain import Chain, at, checkpoint, id_of
+from milepost.testing.faults import Plan
+from milepost.testing.lab import Face, Lab
+from milepost.testing.same import assert_same
+from milepost.testing.suite.basis import Behaviours
+from milepost.testing.suite.releases import FIRST, SECOND, Two
+
+ALONE = Schema(Two, version=2, name="s")
+"""The second release, once nothing of the first is left: it declares no upgrade."""
+LINES = [f"line {number} " + "words " * 30 for number in range(12)]
+KEYS = {"k": bytes(range(32))}
+
+
+async def migrated(saver: Face, **options: Any) -> list[Migrated]:
+    """What `Saver.migrate` tells."""
+    if saver.flavour == "blocking":
+        return list(saver.saver.migrate(**options))
+    return [one async for one in saver.saver.amigrate(**options)]
+
+
+async def _scene(lab: Lab, thread: str = "t", **options: Any) -> Chain:
+    """Three checkpoints of the first release; the last one waits."""
+    saver = lab.open(schema=FIRST, **options)
+    chain = Chain(saver, thread)
+    for number in (1, 2, 3):
+        await chain.put({"a": number, "b": LINES[: 3 * number], "gone": "g"}, config={"run_id": f"run {number}"})
+    await chain.writes(("a", 9), ("gone", "g"), ("__interrupt__", ["?"]), task="1", path="p")
+    await chain.writes(("b", LINES[:1]), task="2", path="q")
+    return chain
+
+
+def _same(found: list[CheckpointTuple], before: list[CheckpointTuple]) -> None:
+    assert len(found) == len(before)
+    for one, other in zip(found, before, strict=True):
+        assert_same(_content(one), _content(other))
+
+
+def _content(found: CheckpointTuple) -> Any:
+    """Without the order of keys."""
+    inner = {key: value for key, value in found.checkpoint.items() if key != "channel_values"}
+    return sorted(found.checkpoint["channel_values"].items()), sorted(inner.items(), key=str), list(found)[2:]
+
+
+async def _charted(lab: Lab, saver: Face, thread: str) -> tuple[Store, Chart]:
+    backend = saver.saver.backend
+    store = backend.blocking() if lab.flavour == "blocking" else backend.asynchronous()
+    chart = await store.chart(thread)
+    assert chart is not None
+    return store, chart
+
+
+class Migration(Behaviours):
+    """`Saver.migrate`, and the verb `rewrite` under it."""
+
+    @pytest.mark.parametrize("keys", [None, KEYS])
+    @pytest.mark.parametrize("history", [False, True])
+    async def test_checkpoints_are_rewritten_in_their_place(self, lab: Lab, keys: Any, history: bool) -> None:
+        chain = await _scene(lab, keys=keys)
+        new = lab.open(schema=SECOND, keys=keys)
+        before = await new.list(at("t"))
+        (done,) = await migrated(new, history=history)
+        assert done == Migrated("t", {("s", 1): 3 if history else 1}, 3 if history else 1)
+        for reader in (new, lab.open(schema=SECOND, keys=keys)):
+            _same(await reader.list(at("t")), before)
+            _same(await reader.list(at("t", None)), before)
+            _same(await reader.list(None), before)
+        alone = lab.open(schema=ALONE, keys=keys)
+        _same([await alone.got(at("t"))], before[:1])
+        older = at("t", id="0001")
+        if history:
+            _same([await alone.got(older)], before[2:])
+        else:
+            with pytest.raises(SchemaMismatch):
+                await alone.got(older)
+        with pytest.raises(SchemaMismatch):
+            await chain.saver.got(at("t"))
+        # Once more there is nothing to do.
+        assert [one.changed for one in await migrated(new, history=history)] == [0]
+        (found,) = await alone.list(at("t"), filter={"run_id": "run 3"})
+        assert id_of(found.config) == "0003"
+
+    async def test_a_migrated_thread_goes_on(self, lab: Lab) -> None:
+        await _scene(lab)
+        new = lab.open(schema=SECOND)
+        await migrated(new)
+        found = await new.got(at("t"))
+        inner: Any = {**found.checkpoint, "id": "0004"}
+        await new.put(found.config, inner, found.metadata, {})
+        await new.put_writes(at("t", id="0004"), [("c", 5)], "3")
+        assert_same((await new.got(at("t"))).checkpoint["channel_values"], found.checkpoint["channel_values"])
+        await new.prune(["t"])
+        assert await new.ids(at("t")) == ["0004"]
+        assert_same((await new.got(at("t"))).checkpoint["channel_values"], found.checkpoint["channel_values"])
+
+    async def test_a_dry_run_tells_what_the_run_does(self, lab: Lab) -> None:
+        await _scene(lab)
+        await _scene(lab, "u")
+        other = Chain(lab.open(schema=Schema(Two, version=9, name="s")), "v")
+        await other.put({"c": 1})
+        new = lab.open(schema=SECOND)
+        before = await new.stats()
+        told = await migrated(new, mode="dry-run", history=True)
+        assert await new.stats() == before
+        assert sorted(told, key=lambda one: one.thread) == sorted(
+            await migrated(new, history=True), key=lambda one: one.thread
+        )
+        (refused,) = [one for one in told if one.thread == "v"]
+        assert (refused.changed, refused.stored) == (0, {("s", 9): 1})
+        assert "version 9" in refused.refused[0]
+        assert [one.changed for one in await migrated(new, threads=["t"], mode="dry-run")] == [0]
+        # Without a schema it says what there is.
+        counted = await migrated(lab.open(), threads=["v", "nobody"], mode="dry-run")
+        assert counted == [Migrated("v", {("s", 9): 1}), Migrated("nobody")]
+
+    @pytest.mark.parametrize("keys", [None, KEYS])
+    async def test_what_was_there_comes_back(self, lab: Lab, keys: Any) -> None:
+        chain = await _scene(lab, keys=keys)
+        before = await chain.saver.list(at("t"))
+        new = lab.open(schema=SECOND, keys=keys)
+        await migrated(new, history=True)
+        assert [one.changed for one in await migrated(new, mode="undo")] == [3]
+        _same(await lab.open(schema=FIRST, keys=keys).list(at("t")), before)
+        assert (await new.stats("t")).checkpoints == 3
+        assert [one.changed for one in await migrated(new, mode="undo")] == [0]
+
+    async def test_what_was_written_to_since_stays(self, lab: Lab) -> None:
+        await _scene(lab)
+        new = lab.open(schema=SECOND)
+        await migrated(new, history=True)
+        await new.put_writes(at("t", id="0003"), [("c", 1)], "3")
+        (undone,) = await migrated(new, mode="undo")
+        assert undone.changed == 2
+        assert "'0003'" in undone.refused[0]
+        assert len((await lab.open(schema=ALONE).got(at("t"))).pending_writes or ()) == 5
+
+    async def test_finalising_gives_back_what_was_kept(self, lab: Lab) -> None:
+        await _scene(lab)
+        fresh = Chain(lab.twin().open(schema=ALONE), "t")
+        new = lab.open(schema=SECOND)
+        before = await new.list(at("t"))
+        await migrated(new, history=True)
+        kept = await new.stats("t")
+        assert (kept.checkpoints, kept.writes) == (6, 8)
+        assert [one.changed for one in await migrated(lab.open(), mode="finalise")] == [3]
+        after = await new.stats("t")
+        assert (after.checkpoints, after.writes) == (3, 4)
+        assert after.bytes < kept.bytes
+        _same(await lab.open(schema=ALONE).list(at("t")), before)
+        assert [one.changed for one in await migrated(new, mode="finalise")] == [0]
+        assert fresh.head is None
+
+    async def test_what_is_kept_does_not_wait(self, lab: Lab) -> None:
+        await _scene(lab)
+        new = lab.open(schema=SECOND)
+        await migrated(new)
+        assert [row.waiting for row in await new.threads()] == [True]
+        await new.put(at("t", id="0003"), checkpoint("0004", {"c": 1}), {"step": 4})
+        assert [(row.waiting, row.head) for row in await new.threads()] == [(False, "0004")]
+
+    async def test_versions_of_many_checkpoints_share_their_items(self, lab: Lab) -> None:
+        chain = Chain(lab.open(schema=FIRST), "t")
+        for number in range(1, 80):
+            await chain.put({"b": [f"{at} " + "words " * 50 for at in range(number)]})
+        before = await chain.saver.stats("t")
+        new = lab.open(schema=SECOND)
+        assert [one.changed for one in await migrated(new, history=True)] == [79]
+        # Each line twice, as it was and as it is: not once for each checkpoint.
+        assert (await new.stats("t")).bytes < 3.5 * before.bytes
+        assert (await lab.open(schema=ALONE).got(at("t"))).checkpoint["channel_values"]["b"][0].startswith("0 WORDS")
+
+    async def test_a_thread_from_before_schemas(self, lab: Lab) -> None:
+        chain = Chain(lab.open(), "t")
+        await chain.put({"a": 1})
+        await chain.writes(("a", 2))
+        schema = Schema(Two, version=2, name="s", unstamped=1, upgrades=SECOND.upgrades)
+        (done,) = await migrated(lab.open(schema=schema))
+        assert done == Migrated("t", {(None, None): 1}, 1)
+        found = await lab.open(schema=ALONE).got(at("t"))
+        assert found.checkpoint["channel_values"] == {"c": 1, "new": "default"}
+        assert found.pending_writes == [("task", "c", 2)]
+
+    async def test_the_history_of_a_delta_channel(self, lab: Lab) -> None:
+        chain = Chain(lab.open(schema=FIRST), "t")
+        await chain.put({"b": _DeltaSnapshot(["seed"])})
+        await chain.writes(("b", ["one"]))
+        await chain.put({}, changed=("b",))
+        new = lab.open(schema=SECOND)
+        before = await new.history(at("t"), ["b"])
+        assert before == {"b": {"writes": [("task", "b", ["ONE"])], "seed": _DeltaSnapshot(["SEED"])}}
+        await migrated(new)
+        assert await new.history(at("t"), ["b"]) == before
+        await migrated(new, history=True)
+        assert await lab.open(schema=ALONE).history(at("t"), ["b"]) == before
+
+    async def test_a_thread_that_is_written_to_is_not_rewritten(self, lab: Lab) -> None:
+        chain = await _scene(lab)
+        store, chart = await _charted(lab, chain.saver, "t")
+        row = chart.rows[0]
+        same = Batch((row,), (), ())
+        for write in (
+            lambda: chain.writes(("b", ["x"]), task="9"),
+            lambda: chain.put({"a": 7}),
+            lambda: chain.saver.prune(["t"]),
+            lambda: chain.saver.delete_thread("t"),
+        ):
+            store, chart = await _charted(lab, chain.saver, "t")
+            await write()
+            assert not await store.rewrite("t", same, chart.token)
+        assert not await store.rewrite("nobody", same, chart.token)
+
+    async def test_a_rewritten_checkpoint_keeps_its_place(self, lab: Lab) -> None:
+        chain = await _scene(lab)
+        store, chart = await _charted(lab, chain.saver, "t")
+        rows = {row.id: row for row in chart.rows}
+        head, writes = rows["0003"], chart.writes["", "0003"]
+        kept = tuple(("", "0003", write) for write in writes if write.task == "2")
+        assert await store.rewrite("t", Batch((head,), kept, ()), chart.token)
+        store, after = await _charted(lab, chain.saver, "t")
+        assert {row.id: row for row in after.rows} == rows
+        assert after.writes["", "0003"] == tuple(write for _, _, write in kept)
+        other = CheckpointRow("elsewhere", "0003", None, head.header, head.spans, key="0003", at=head.at)
+        moved = ("elsewhere", "0003", kept[0][2])
+        assert await store.rewrite("t", Batch((other,), (moved,), ()), after.token)
+        _, last = await _charted(lab, chain.saver, "t")
+        assert last.writes["elsewhere", "0003"] == last.writes["", "0003"]
+        stats = await chain.saver.stats("t")
+        assert (stats.checkpoints, stats.writes) == (4, 2)
+
+    async def test_rewriting_all_there_is_loses_nothing(self, lab: Lab) -> None:
+        chain = Chain(lab.open(), "t")
+        await chain.put({"b": LINES})
+        await chain.writes(("b", LINES))
+        before = await chain.saver.got(at("t"))
+        for _ in range(2):
+            store, chart = await _charted(lab, chain.saver, "t")
+            writes = tuple((*place, write) for place, some in chart.writes.items() for write in some)
+            assert await store.rewrite("t", Batch(chart.rows, writes, ()), chart.token)
+            assert_same(await lab.open().got(at("t")), before)
+
+    @pytest.mark.parametrize("moment", ["before", "after", "twice"])
+    async def test_a_migration_that_fails_is_repeated(self, lab: Lab, moment: Any) -> None:
+        await _scene(lab)
+        before = await lab.open(schema=SECOND).list(at("t"))
+        plan = Plan()
+        faulty = lab.faulty(plan, schema=SECOND)
+        await faulty.setup()
+        failures = 0
+        for number in range(64):
+            plan.arm(moment, number)
+            try:
+                await migrated(faulty, threads=["t"], history=True)
+            except Unavailable:
+                failures += 1
+            ended = plan.calls <= number
+            plan.disarm()
+            _same(await lab.open(schema=SECOND).list(at("t")), before)
+            if ended:
+                break
+        else:
+            raise AssertionError("a migration has no end")
+        await migrated(faulty, threads=["t"], history=True)
+        assert moment == "twice" or failures
+        _same(await lab.open(schema=ALONE).list(at("t")), before)
+        assert (await faulty.stats("t")).checkpoints == 6
+
+    async def test_what_cannot_be_meant_is_refused(self, lab: Lab) -> None:
+        for options in ({"mode": "all"}, {"threads": "t"}):
+            with pytest.raises(InvalidConfig):
+                await migrated(lab.open(schema=FIRST), **options)
+        for mode in ("rewrite", "undo"):
+            with pytest.raises(InvalidConfig, match="without a schema"):
+                await migrated(lab.open(), mode=mode)
+
+    async def test_an_upgrade_that_raises_is_told(self, lab: Lab) -> None:
+        await _scene(lab)
+        broken = Schema(Two, version=2, name="s", upgrades=[Step(1, 2, ms.map_channel("a", lambda value: value["x"]))])
+        (told,) = await migrated(lab.open(schema=broken))
+        assert told.changed == 0
+        assert "map_channel" in told.refused[0]
+        with pytest.raises(SchemaMismatch, match="map_channel"):
+            await lab.open(schema=broken).got(at("t"))
