@@ -3,18 +3,53 @@
 from __future__ import annotations
 
 import copy
+import gc
+import importlib.util
+import os
+import sys
+import weakref
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage, ToolMessage
-from milepost.codec.guard import BLOCK, SameObjects, Seen, guardable
+from milepost.codec import guard
+from milepost.codec.guard import BLOCK, SameObjects, Seen, Traced, guardable
 from milepost.codec.values import Serializer
 
 eyes = Serializer()
 encode = eyes.encode
+
+Guard = Callable[..., Seen | Traced]
+
+
+def in_python(messages: list[Any], after: Seen | None = None) -> Seen:
+    return Seen(messages, eyes, after)
+
+
+def in_c(messages: list[Any], after: Traced | None = None) -> Traced:
+    looked = guard.look(messages, eyes, after)
+    assert isinstance(looked, Traced)
+    return looked
+
+
+def missing() -> str:
+    """Why the guard in C cannot be tested here; empty when it can, or has to be able to."""
+    if importlib.util.find_spec("milepost_speedups") is None:
+        return "milepost-speedups is not installed"
+    try:
+        importlib.import_module("milepost_speedups")
+    except ImportError as exc:
+        return "" if os.environ.get("CI") else f"milepost-speedups was not compiled here: {exc}"
+    return ""
+
+
+needs_c = pytest.mark.skipif(bool(missing()), reason=missing())
+GUARDS = [pytest.param(in_python, id="Python"), pytest.param(in_c, id="C", marks=needs_c)]
+both = pytest.mark.parametrize("look", GUARDS)
 
 
 def conversation() -> list[AnyMessage]:
@@ -65,28 +100,36 @@ MUTATIONS: dict[str, Callable[[list[Any]], Any]] = {
 }
 
 
+@both
 @pytest.mark.parametrize("name", MUTATIONS)
-def test_a_change_is_seen(name: str) -> None:
+def test_a_change_is_seen(name: str, look: Guard) -> None:
     messages = conversation()
-    seen = Seen(messages, eyes)
+    seen = look(messages)
     assert seen.same(messages, eyes)
     MUTATIONS[name](messages)
     assert not seen.same(messages, eyes)
 
 
-def test_a_value_that_cannot_be_stored_any_more_is_a_change() -> None:
+@both
+def test_a_value_that_cannot_be_stored_any_more_is_a_change(look: Guard) -> None:
     messages = conversation()
-    seen = Seen(messages, eyes)
+    seen = look(messages)
     messages[1].additional_kwargs["handle"] = object()
     assert not seen.same(messages, eyes)
 
 
-def test_a_run_that_grows_is_seen_as_a_whole() -> None:
+@both
+def test_a_run_that_grows_is_seen_as_a_whole(look: Guard) -> None:
     messages = conversation()
-    seen = Seen(messages[3:], eyes, Seen(messages[:3], eyes))
+    seen = look(messages[3:], look(messages[:3]))
     assert seen.same(messages, eyes)
+    assert not seen.same(messages[:3], eyes)
     messages[1].additional_kwargs["a"]["b"].append(3)
     assert not seen.same(messages, eyes)
+
+
+def test_a_run_that_changes_while_it_grows_is_not_vouched_for() -> None:
+    messages = conversation()
     with pytest.raises(TypeError, match="changed"):
         Seen(messages[3:], eyes, seen_before(messages))
 
@@ -97,16 +140,18 @@ def seen_before(messages: list[Any]) -> Seen:
     return before
 
 
-def test_untouched_copies_of_the_list_are_the_same_and_deep_copies_are_not() -> None:
+@both
+def test_untouched_copies_of_the_list_are_the_same_and_deep_copies_are_not(look: Guard) -> None:
     messages = conversation()
-    seen = Seen(messages, eyes)
+    seen = look(messages)
     assert seen.same(list(messages), eyes)
     assert not seen.same(copy.deepcopy(messages), eyes)
 
 
-def test_a_changed_and_restored_message_is_the_same() -> None:
+@both
+def test_a_changed_and_restored_message_is_the_same(look: Guard) -> None:
     messages = conversation()
-    seen = Seen(messages, eyes)
+    seen = look(messages)
     content = messages[0].content
     messages[0].content = "other"
     messages[0].content = content
@@ -149,10 +194,13 @@ message = st.one_of(
 )
 
 
+@both
 @given(st.lists(message, min_size=1, max_size=6), st.data())
-def test_whenever_the_guard_says_same_the_encoding_is_the_same(messages: list[Any], data: st.DataObject) -> None:
+def test_whenever_the_guard_says_same_the_encoding_is_the_same(
+    look: Guard, messages: list[Any], data: st.DataObject
+) -> None:
     before = [encode(one) for one in messages]
-    seen = Seen(messages, eyes)
+    seen = look(messages)
     victim = data.draw(st.sampled_from(messages))
     change = data.draw(st.sampled_from(["content", "kwargs", "artifact", "metadata", "nothing"]))
     value = data.draw(json)
@@ -168,9 +216,89 @@ def test_whenever_the_guard_says_same_the_encoding_is_the_same(messages: list[An
         assert [encode(one) for one in messages] == before
 
 
-def test_blocks_are_of_a_size_that_one_pass_is_worth() -> None:
+@both
+def test_blocks_are_of_a_size_that_one_pass_is_worth(look: Guard) -> None:
     many = [HumanMessage(f"m{at}", id=str(at)) for at in range(BLOCK)]
-    seen = Seen(many, eyes)
+    seen = look(many)
     assert seen.same(many, eyes)
     many[BLOCK // 2].content = "changed"
     assert not seen.same(many, eyes)
+
+
+def cyclic() -> dict[str, Any]:
+    loop: dict[str, Any] = {}
+    loop["loop"] = [loop]
+    return loop
+
+
+def deep(levels: int) -> list[Any]:
+    return [deep(levels - 1)] if levels else []
+
+
+@needs_c
+@pytest.mark.parametrize(
+    "value",
+    [
+        {1, 2},
+        bytearray(b"raw"),
+        object(),
+        Decimal(1),
+        {"a": {1: "not text"}},
+        HumanMessage("inside"),
+        cyclic(),
+        deep(90),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_identity_cannot_vouch_for_is_left_to_the_closer_look(value: Any) -> None:
+    messages = conversation()
+    trace = guard.look(messages[:1], eyes, None)
+    assert isinstance(trace, Traced)
+    messages[1].additional_kwargs["odd"] = value
+    assert not isinstance(guard.look(messages[:3], eyes, None), Traced)
+    assert guard.look(messages[1:3], eyes, trace) is None
+
+
+@needs_c
+def test_a_trace_keeps_what_it_saw_alive_and_gives_it_back() -> None:
+    from milepost_speedups import trace
+
+    messages = conversation()
+    content, nested = messages[0].content, messages[1].additional_kwargs["a"]
+    before = sys.getrefcount(content), sys.getrefcount(nested)
+    traces = [trace(messages, guard.GUARDED)]
+    for _ in range(50):
+        traces.append(trace(messages[:1], guard.GUARDED, traces[-1]))
+        assert traces[-1] is not None
+        assert not traces[-1].same(messages, guard.GUARDED)
+    assert sys.getrefcount(content) > before[0]
+    assert trace([*messages, "text"], guard.GUARDED) is None
+    assert not traces[0].same([*messages[:3], HumanMessage("new")], guard.GUARDED)  # type: ignore[union-attr]
+    traces.clear()
+    gc.collect()
+    assert (sys.getrefcount(content), sys.getrefcount(nested)) == before
+
+
+@needs_c
+def test_a_trace_in_a_cycle_is_collected() -> None:
+    from milepost_speedups import trace
+
+    message = HumanMessage("x")
+    gone = weakref.ref(message)
+    holder: list[Any] = []
+    message.additional_kwargs["holder"] = holder
+    holder.append(trace([message], guard.GUARDED))
+    assert holder[0] is not None
+    del message, holder
+    gc.collect()
+    assert gone() is None
+
+
+@needs_c
+def test_a_trace_refuses_what_is_not_a_list_of_messages() -> None:
+    from milepost_speedups import trace
+
+    wrong: list[tuple[Any, ...]] = [((), guard.GUARDED), ([], {HumanMessage}), ([], guard.GUARDED, "after"), ()]
+    for arguments in wrong:
+        with pytest.raises(TypeError):
+            trace(*arguments)

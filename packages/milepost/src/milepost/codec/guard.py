@@ -15,10 +15,10 @@ together, in a handful of C-level passes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from operator import attrgetter, is_
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 
@@ -26,11 +26,20 @@ from milepost.codec.exts import array_header
 from milepost.codec.values import Serializer
 from milepost.codec.walk import has_binary
 
+if TYPE_CHECKING:
+    from milepost_speedups import Trace
+
 BLOCK = 128
 """Messages checked together."""
 
 GUARDED: frozenset[type] = frozenset({AIMessage, HumanMessage, SystemMessage, ToolMessage})
 _SCALARS: frozenset[type] = frozenset({str, int, float, bool, bytes, type(None)})
+
+_trace: Callable[[list[Any], frozenset[type], Trace | None], Trace | None] | None
+try:
+    from milepost_speedups import trace as _trace
+except ImportError:
+    _trace = None
 
 _fields = attrgetter("__dict__")
 _extras = attrgetter("__pydantic_extra__")
@@ -50,8 +59,6 @@ class Seen:
         values: list[Any] = list(chain.from_iterable(map(dict.values, dicts)))
         start = len(after.values) if after else 0
         boxed = [at for at, value in enumerate(values, start) if type(value) not in _SCALARS]
-        # Where there is nothing binary, equal glances prove equal values; elsewhere a closer look is needed.
-        self.plain: bool = (after is None or after.plain) and not has_binary([values[at - start] for at in boxed])
         self.classes: list[type] = list(map(type, messages))
         self.names: list[str] = list(chain.from_iterable(dicts))
         self.values: list[Any] = values
@@ -62,10 +69,17 @@ class Seen:
             self.values = after.values + values
             self.boxed = after.boxed + boxed
         boxes = [self.values[at] for at in self.boxed]
-        try:
-            self.boxes = eyes.glance(boxes) if self.plain else eyes.encode(boxes)
-        except TypeError:
-            self.plain = False
+        self.boxes = b""
+        self.plain: bool = after is None or after.plain
+        if self.plain:
+            # Where there is nothing binary, equal glances prove equal values; elsewhere a closer look is needed. What
+            # a glance came through has no cycle, in which the search would have no end.
+            try:
+                self.boxes = eyes.glance(boxes)
+                self.plain = not has_binary([values[at - start] for at in boxed])
+            except TypeError:
+                self.plain = False
+        if not self.plain:
             self.boxes = eyes.encode(boxes)
         if after and not self.body().startswith(after.body()):
             # Another thread changed something since `after` was found the same: these boxes would vouch for items
@@ -91,6 +105,39 @@ class Seen:
             return (eyes.glance(boxes) if self.plain else eyes.encode(boxes)) == self.boxes
         except TypeError:
             return False
+
+
+class Traced:
+    """`Seen` by the package milepost-speedups, which also goes into dicts, lists and tuples by identity."""
+
+    __slots__ = ("trace",)
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+
+    def same(self, messages: list[Any], eyes: Serializer) -> bool:
+        """As `Seen.same`."""
+        del eyes  # every object is the same as then, down to immutable scalars
+        return self.trace.same(messages, GUARDED)
+
+
+def look(messages: list[Any], eyes: Serializer, after: Seen | Traced | SameObjects | None) -> Seen | Traced | None:
+    """What proves the next time that `messages`, or those that `after` speaks for and `messages`, are unchanged.
+
+    None where nothing can. `after` is known to be the same still, and of the kind that this function returns.
+    """
+    if not guardable(messages):
+        return None
+    if _trace is not None and not isinstance(after, Seen):
+        trace = _trace(messages, GUARDED, after.trace if isinstance(after, Traced) else None)
+        if trace is not None:
+            return Traced(trace)
+        if after is not None:
+            return None  # a look of another kind would have to look at what `after` spoke for, too
+    try:
+        return Seen(messages, eyes, after if isinstance(after, Seen) else None)
+    except TypeError:
+        return None  # encoding the message itself will raise, and say where
 
 
 class SameObjects:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import secrets
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -17,7 +16,7 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot  # LangGraph has no 
 
 from milepost.codec.coding import Coding
 from milepost.codec.exts import array_header
-from milepost.codec.guard import BLOCK, SameObjects, Seen, guardable
+from milepost.codec.guard import BLOCK, SameObjects, Seen, Traced, guardable, look
 
 INLINE = 64
 """An encoded value of at most this many bytes lies in the header itself."""
@@ -60,7 +59,9 @@ class Block:
 
     __slots__ = ("epoch", "items", "placed", "runs", "seen", "size", "sums")
 
-    def __init__(self, items: list[Item], seen: Seen | SameObjects | None = None, after: Block | None = None) -> None:
+    def __init__(
+        self, items: list[Item], seen: Seen | Traced | SameObjects | None = None, after: Block | None = None
+    ) -> None:
         self.items: list[Item] = after.items + items if after else items
         self.seen = seen
         self.size: int = sum([len(item.plain) for item in items]) + (after.size if after else 0)
@@ -172,25 +173,16 @@ def _cut_flat(value: list[Any], coding: Coding, old: Block | None) -> Block:
 
 def _cut_block(value: list[Any], coding: Coding, old: Block | None) -> Block:
     after: Block | None = None
-    if old is not None and isinstance(old.seen, Seen) and len(value) >= len(old.items):
+    if old is not None and isinstance(old.seen, Seen | Traced) and len(value) >= len(old.items):
         upto = len(old.items)
-        if old.seen.same(value[:upto], coding.eyes):
+        if old.seen.same(value if upto == len(value) else value[:upto], coding.eyes):
             if upto == len(value):
                 return old
             after, value = old, value[upto:]
-    seen = _look(value, coding, after)
-    return Block([Item(coding.encode(element), coding) for element in value], seen, after)
-
-
-def _look(value: Sequence[Any], coding: Coding, after: Block | None) -> Seen | None:
     # Looked at before it is encoded: should another thread change a message between the two, the next look differs
     # from this one and the message is encoded again.
-    if not guardable(value):
-        return None
-    try:
-        return Seen(value, coding.eyes, after.seen if after and isinstance(after.seen, Seen) else None)
-    except TypeError:
-        return None  # encoding the message itself will raise, and say where
+    seen = look(value, coding.eyes, after.seen if after else None)
+    return Block([Item(coding.encode(element), coding) for element in value], seen, after)
 
 
 def watched(piece: Piece) -> bool:

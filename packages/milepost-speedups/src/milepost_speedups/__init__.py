@@ -1,0 +1,7 @@
+"""What Milepost does faster in C. Importing this raises ``ImportError`` where it could not be compiled."""
+
+from __future__ import annotations
+
+from milepost_speedups._trace import Trace, trace
+
+__all__ = ["Trace", "trace"]

@@ -1,0 +1,7 @@
+from typing import Any, final
+
+@final
+class Trace:
+    def same(self, messages: list[Any], classes: frozenset[type], /) -> bool: ...
+
+def trace(messages: list[Any], classes: frozenset[type], after: Trace | None = None, /) -> Trace | None: ...
