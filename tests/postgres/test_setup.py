@@ -96,7 +96,7 @@ def test_in_a_transaction_that_is_rolled_back(place: Place, sql: Sql) -> None:
         assert tables(sql, place.schema) == []
         saver.setup()
         saver.put(at("t"), checkpoint("1", {"x": 1}), {}, {"x": 1})
-    assert tables(sql, place.schema) == ["checkpoint", "pack", "step", "thread", "write"]
+    assert tables(sql, place.schema) == ["call", "checkpoint", "pack", "step", "thread", "write"]
     with place.store() as store:
         assert head(store, "t") == "1"
 

@@ -1,4 +1,4 @@
-"""The statements of the store: the texts of ``sql/queries.sql``, with tables and parts put in."""
+"""The statements of the store: the texts of ``sql/queries.sql`` and ``sql/calls.sql``, with tables and parts put in."""
 
 from __future__ import annotations
 
@@ -12,8 +12,16 @@ from psycopg import sql
 
 from milepost_postgres.request import Query
 
-TABLES = ("thread", "checkpoint", "write", "pack", "step")
-_INDEXES = ("checkpoint_latest", "checkpoint_order", "write_waiting")
+TABLES = ("thread", "checkpoint", "write", "pack", "call", "step")
+_INDEXES = (
+    "checkpoint_latest",
+    "checkpoint_order",
+    "write_waiting",
+    "call_order",
+    "call_match",
+    "call_alias",
+    "call_unsettled",
+)
 
 _SECTION = re.compile(r"^-- (name|part): (\w+)\n", re.MULTILINE)
 _PARAMETER = re.compile(r"%\((\w+)\)s")
@@ -51,7 +59,7 @@ def read(name: str) -> str:
 def _sections() -> tuple[Mapping[str, str], Mapping[str, str]]:
     parts: dict[str, str] = {}
     named: dict[str, str] = {}
-    _, *found = _SECTION.split(read("queries.sql"))
+    _, *found = _SECTION.split(read("queries.sql") + read("calls.sql"))
     for kind, name, text in zip(found[::3], found[1::3], found[2::3], strict=True):
         lines = [line for line in text.splitlines() if not line.lstrip().startswith("--")]
         (parts if kind == "part" else named)[name] = "\n".join(lines).strip()

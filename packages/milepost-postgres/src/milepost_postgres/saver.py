@@ -44,7 +44,7 @@ class PostgresBackend:
     owns by `PostgresSaver.from_pool`."""
 
     name = "postgres"
-    capabilities = frozenset({"durable", "shared"})
+    capabilities = frozenset({"durable", "shared", "ledger"})
 
     def __init__(
         self,

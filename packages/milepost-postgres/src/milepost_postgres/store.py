@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import starmap
 from typing import Any, cast
 
+from milepost.callstore import CallAnswer, CallChange, CallPage, CallQuery, unsettled
 from milepost.errors import Conflict, ThreadDeleted
 from milepost.fences import Lease
 from milepost.store import (
@@ -31,7 +32,7 @@ from milepost.store import (
     bare,
 )
 
-from milepost_postgres import leases, wire
+from milepost_postgres import calls, leases, wire
 from milepost_postgres.request import Parameters, Request, Step
 from milepost_postgres.schema import Schema
 from milepost_postgres.wire import CHECKPOINT, PACK, THREAD, WRITE, Row
@@ -245,16 +246,18 @@ class PostgresStore:
         return bool(answers[1])
 
     async def delete_thread(self, thread: str, *, force: bool = False) -> None:
-        name: Parameters = {"thread": wire.digest(thread)}
-        await self._answers(
-            Request(
-                "delete a thread",
-                (
-                    self._queries["lock"].step(name),
-                    self._queries["delete_thread"].step({**name, "fresh": _fresh(), "most": wire.int8(TOMBSTONE_IDS)}),
-                ),
-            )
+        given: Parameters = {
+            "thread": wire.digest(thread),
+            "fresh": _fresh(),
+            "most": wire.int8(TOMBSTONE_IDS),
+            "force": wire.int8(int(force)),
+        }
+        names = ("lock", "delete_thread", "delete_calls")
+        *_, ((count,),) = await self._answers(
+            Request("delete a thread", tuple(self._queries[name].step(given) for name in names))
         )
+        if count and not force:
+            raise unsettled(thread, count)
 
     async def export(self, thread: str, after: tuple[str, ...] | None, limit: int) -> Batch | None:
         # A small thread goes as one batch. Of a large one the packs go first and the checkpoints last: what was taken
@@ -270,6 +273,9 @@ class PostgresStore:
             phase = "packs"
         else:
             phase, token, *place = after
+            if phase == "calls":
+                page = await self.calls(CallQuery(thread), tuple(place) or None, limit)
+                return Batch(calls=page.rows, cursor=page.cursor and (phase, token, *page.cursor))
             found = _Found(
                 await self._read("export a thread", f"export_{phase}", _export_from(phase, place, thread, limit))
             )
@@ -285,11 +291,33 @@ class PostgresStore:
         more = _Found(starmap(Row, [*written, *entered]))
         _unchanged(thread, token, more)
         rows, writes, _ = more.batch()
-        return Batch(rows, writes, packs)
+        return Batch(rows, writes, packs, ("calls", token))
 
     async def load(self, thread: str, batch: Batch) -> None:
         parameters = {**_batch_parameters(thread, batch), "thread_id": wire.text(thread), "fresh": _fresh()}
-        await self._answers(Request("load a thread", (self._queries["load"].step(parameters),)))
+        steps = [self._queries["load"].step(parameters)]
+        if batch.calls:
+            steps.append(self._queries["load_calls"].step(calls.loading(thread, batch.calls)))
+        await self._answers(Request("load a thread", tuple(steps)))
+
+    async def claim(
+        self,
+        thread: str,
+        change: CallChange,
+        *,
+        beside: Collection[str] = (),
+        after: Sequence[str] = (),
+        fence: int | None = None,
+    ) -> CallAnswer:
+        request = calls.request(self._queries, thread, change, beside, after, fence, _fresh())
+        return calls.answer(thread, change, fence, await self._answers(request))
+
+    async def settle(self, thread: str, change: CallChange, *, fence: int | None = None) -> CallAnswer:
+        request = calls.request(self._queries, thread, change, None, (), fence, _fresh())
+        return calls.answer(thread, change, fence, await self._answers(request))
+
+    async def calls(self, query: CallQuery, after: tuple[str, ...] | None, limit: int) -> CallPage:
+        return calls.page(await self._answers(calls.listing(self._queries, query, after, limit)), limit)
 
     async def rewrite(self, thread: str, batch: Batch, token: str) -> bool:
         queries = self._queries
@@ -482,7 +510,7 @@ def _onward(
             ns, id, row = writes[-1]
             return (phase, token, wire.place(ns, id).hex(), wire.digest(row.task).hex(), str(row.idx))
         return ("rows", token)
-    return (phase, token, rows[-1].key, rows[-1].ns) if len(rows) >= limit else None
+    return (phase, token, rows[-1].key, rows[-1].ns) if len(rows) >= limit else ("calls", token)
 
 
 def _refuse(thread: str, dead: str | None, what: str) -> None:

@@ -26,7 +26,15 @@ made AS (
     RETURNING key, generation, tombstone, floor, fence
 ), here AS (
     SELECT * FROM locked UNION ALL SELECT * FROM made
-), refused AS (
+), {refused}, admitted AS MATERIALIZED (
+    SELECT key FROM here
+    WHERE (%(generation)s::int8 IS NULL OR generation = %(generation)s::int8) AND {in_time}
+        AND NOT EXISTS (SELECT FROM refused)
+)
+
+-- part: refused
+-- The first of the checkpoints that a write descends from which is of the thread's deleted past.
+refused AS (
     SELECT named.id
     FROM here, unnest(%(named)s::text[]) WITH ORDINALITY AS named (id, nr)
     WHERE here.tombstone IS NOT NULL
@@ -34,10 +42,6 @@ made AS (
         AND NOT EXISTS (SELECT FROM {checkpoint} c WHERE c.thread = here.key AND c.id = named.id)
     ORDER BY named.nr
     LIMIT 1
-), admitted AS MATERIALIZED (
-    SELECT key FROM here
-    WHERE (%(generation)s::int8 IS NULL OR generation = %(generation)s::int8) AND {in_time}
-        AND NOT EXISTS (SELECT FROM refused)
 )
 
 -- part: in_time
@@ -524,7 +528,7 @@ WITH t AS MATERIALIZED (
     SELECT key, tombstone, floor FROM {thread} t
     WHERE hash = %(thread)s::bytea AND (
         EXISTS (SELECT FROM {checkpoint} WHERE thread = t.key) OR EXISTS (SELECT FROM {write} WHERE thread = t.key)
-    )
+    ) AND {settled}
 ), ids AS MATERIALIZED (
     SELECT c.id FROM t JOIN {checkpoint} c ON c.thread = t.key
     UNION
