@@ -5,7 +5,6 @@ Records of a thread lie in its log, those of global keys in logs of their own: 2
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -30,9 +29,6 @@ Range = tuple[int, int]
 
 _COST: Final = 256
 """About what a record takes in a log besides its sealed parts."""
-_SHARDS: Final = 256
-_GLOBAL: Final = "\0calls/"
-"""Begins the names of the logs of global keys. No thread id has a NUL."""
 
 
 @dataclass(slots=True)
@@ -208,25 +204,6 @@ def whole(row: CallRow) -> tuple[Record, list[bytes]]:
 def length_of(found: Record) -> int:
     """Bytes of a record's parts."""
     return sum(length or 0 for length in found[13])
-
-
-def drawers(thread: str | None, keys: Collection[str] | None) -> list[str]:
-    """The names, as threads, of the logs that hold records of `thread`; with "" those of global keys."""
-    if thread:
-        return [thread]
-    if keys is not None:
-        return sorted({drawer("", key) for key in keys})
-    return [f"{_GLOBAL}{number:02x}" for number in range(_SHARDS)]
-
-
-def drawer(thread: str, key: str) -> str:
-    """The name, as a thread, of the log that holds the record of a key."""
-    return thread or _GLOBAL + hashlib.blake2b(key.encode(), digest_size=1).hexdigest()
-
-
-def owner_of(log: str) -> str:
-    """The thread that records in a log are of."""
-    return "" if log.startswith(_GLOBAL) else log
 
 
 class Decision:

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, TypeVar
 
-from milepost.callstore import CallPage, CallQuery, CallRow
+from milepost.callstore import CallPage, CallQuery, CallRow, drawers, owner_of
 from milepost.collector import unhurried
 from milepost.store import (
     Loaded,
@@ -22,7 +22,7 @@ from milepost.store import (
 )
 
 from milepost_files import frames
-from milepost_files.calls import CallSpot, drawers, owner_of
+from milepost_files.calls import CallSpot
 from milepost_files.index import Index, Namespace, Row
 from milepost_files.log import Log
 from milepost_files.reading import Found, Reader, find, reading, spans_in

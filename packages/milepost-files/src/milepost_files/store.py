@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from milepost.callstore import CallAnswer, CallChange, CallPage, CallQuery
+from milepost.callstore import CallAnswer, CallChange, CallPage, CallQuery, drawer
 from milepost.errors import Corrupt
 from milepost.fences import Lease, acquired, released, renewed
 from milepost.store import (
@@ -28,7 +28,6 @@ from milepost.store import (
 )
 
 from milepost_files import listing
-from milepost_files.calls import drawer
 from milepost_files.changes import (
     ChangeCall,
     DeleteThread,

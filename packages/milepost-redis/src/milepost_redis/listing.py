@@ -40,7 +40,7 @@ class Found(NamedTuple):
 class Steps(Protocol):
     """How commands are carried out."""
 
-    def __call__(self, op: str, *steps: Step) -> Awaitable[list[Any]]: ...
+    def __call__(self, op: str, /, *steps: Step) -> Awaitable[list[Any]]: ...
 
 
 class Lister:
@@ -87,14 +87,18 @@ class Lister:
             last = names[-1]
         return best, tuple(best[-1]) if more and best else None, tuple(damage)
 
-    async def sweep(self) -> None:
-        """Take a few threads out of the index that have expired: so it stays about as long as there are threads."""
+    async def sweep(self) -> list[str]:
+        """Take a few threads out of the index that have expired: so it stays about as long as there are threads.
+
+        Returns which.
+        """
         (names,) = await self._steps(
             "look for expired threads", Command((b"ZRANDMEMBER", self._index, b"%d" % _SAMPLE))
         )
         there = await self._steps("look for expired threads", *(self._exists(name.decode()) for name in names))
         gone = [name.decode() for name, exists in zip(names, there, strict=True) if not exists]
         await self.strike(gone)
+        return gone
 
     async def strike(self, threads: Sequence[str]) -> None:
         """Take threads out of the index, and back into it if they came to be there meanwhile."""

@@ -30,7 +30,7 @@ class RedisBackend:
     application owns by `RedisSaver.from_client`."""
 
     name = "redis"
-    capabilities = frozenset({"durable", "shared"})
+    capabilities = frozenset({"durable", "shared", "ledger"})
 
     def __init__(self, servers: Servers, layout: Layout, durability: Durability) -> None:
         self.layout = layout

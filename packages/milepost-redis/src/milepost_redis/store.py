@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final, TypeVar, cast
 
+from milepost.callstore import CallAnswer, CallChange, CallPage, CallQuery
 from milepost.errors import Conflict, InvalidConfig, ThreadDeleted, Unavailable
 from milepost.fences import Lease
 from milepost.observe import log
@@ -33,6 +34,7 @@ from milepost.store import (
 )
 
 from milepost_redis import leases, wire
+from milepost_redis.calls import Calls
 from milepost_redis.listing import Found, Lister
 from milepost_redis.request import Call, Command, Request, Step
 from milepost_redis.scripts import scripts
@@ -84,6 +86,7 @@ class RedisStore:
         self._port = port
         self._close = close
         self._lister = Lister(layout.prefix, self._index, self._steps)
+        self._calls = Calls(layout.prefix, layout.tag, self._steps, spread=layout.spread)
 
     async def setup(self) -> None:
         """There is nothing to create. The server is looked at, and what speaks against it is logged, once."""
@@ -371,14 +374,17 @@ class RedisStore:
 
     async def delete_thread(self, thread: str, *, force: bool = False) -> None:
         life = b"%d" % max(_TOMBSTONE_LIFE, int(self._layout.ttl or b"0"))
-        reply = await self._write(
-            "delete a thread", "delete_thread", thread, life, b"%d" % TOMBSTONE_IDS, thread.encode()
-        )
+        index = () if self._layout.spread else (self._index,)
+        arguments = (life, b"%d" % TOMBSTONE_IDS, thread.encode())
+        reply = await self._calls.delete(thread, index, *arguments, force=force)
         if reply[1]:
             await self._strike(thread)
 
     async def export(self, thread: str, after: tuple[str, ...] | None, limit: int) -> Batch | None:
         """Packs come before what refers to them; and once more at the end, if the thread was written to meanwhile."""
+        if after is not None and after[0] == "calls":
+            page = await self.calls(CallQuery(thread), after[1:] or None, limit)
+            return Batch(calls=page.rows, cursor=page.cursor and ("calls", *page.cursor))
         kinds, start, place = after or ("pkq", "", "")
         reply = await self._walk(
             "export a thread", thread, kinds.encode(), bytes.fromhex(place), min(limit, _BATCH), items=True
@@ -399,7 +405,7 @@ class RedisStore:
             rows=tuple(wire.checkpoint(at, row) for at, row, *_ in found if row),
             writes=tuple((*_named(at), wire.write(value)) for at, _, *values in found for value in values),
             packs=tuple(wire.packs(packs)),
-            cursor=cursor,
+            cursor=cursor or ("calls",),
         )
 
     async def load(self, thread: str, batch: Batch) -> None:
@@ -411,6 +417,24 @@ class RedisStore:
             )
             self._status(thread, reply)
             await self._enrol(thread, *reply[2:4])
+        await self._calls.load(thread, batch.calls)
+
+    async def claim(
+        self,
+        thread: str,
+        change: CallChange,
+        *,
+        beside: Collection[str] = (),
+        after: Sequence[str] = (),
+        fence: int | None = None,
+    ) -> CallAnswer:
+        return await self._calls.change(thread, change, beside, after, fence)
+
+    async def settle(self, thread: str, change: CallChange, *, fence: int | None = None) -> CallAnswer:
+        return await self._calls.change(thread, change, None, (), fence)
+
+    async def calls(self, query: CallQuery, after: tuple[str, ...] | None, limit: int) -> CallPage:
+        return await self._calls.page(query, after, limit)
 
     async def acquire(self, thread: str, owner: str, ttl: float, over: int | None = None) -> Lease:
         return await leases.acquire(self._write, thread, owner, ttl, over)
@@ -446,10 +470,10 @@ class RedisStore:
     async def close(self) -> None:
         self._close()
 
-    # Calls.
+    # Requests.
 
-    async def _steps(self, op: str, *steps: Step) -> list[Any]:
-        return cast("list[Any]", await self._port.call(Request(op, steps)))
+    async def _steps(self, op: str, /, *steps: Step, writes: bool = False) -> list[Any]:
+        return cast("list[Any]", await self._port.call(Request(op, steps, writes=writes)))
 
     async def _write(self, op: str, name: str, thread: str, *arguments: bytes) -> Any:
         """Carry out a script that changes a thread. Where the index is on the same node, it has part in the script."""
@@ -493,7 +517,7 @@ class RedisStore:
             # Only now: whoever is interrupted before leaves it to the next one who writes to the thread.
             self._status(thread, await self._write("list a thread", "listed", thread))
         if made and self._layout.ttl:
-            await self._lister.sweep()
+            await self._calls.forget(await self._lister.sweep())
 
     async def _strike(self, thread: str) -> None:
         """Take a thread out of the index that is gone, where its script could not do it."""

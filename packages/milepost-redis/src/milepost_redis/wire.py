@@ -47,7 +47,7 @@ class Head(NamedTuple):
 class Tag:
     """The names of a thread's keys. They share a hash tag, so that they lie in one slot of a cluster."""
 
-    __slots__ = ("data", "lease", "order", "tomb")
+    __slots__ = ("calls", "data", "lease", "order", "starts", "tomb")
 
     def __init__(self, prefix: str, thread: str) -> None:
         digest = hashlib.blake2b(f"{prefix}\0{thread}".encode(), digest_size=16).hexdigest()
@@ -56,11 +56,18 @@ class Tag:
         self.order = stem + b":order"
         self.tomb = stem + b":gone"
         self.lease = stem + b":lease"
+        self.calls = stem + b":calls"
+        self.starts = stem + b":starts"
 
 
 def index_key(prefix: str) -> bytes:
     """The key of the index of threads."""
     return f"{prefix}:{{threads}}".encode()
+
+
+def ledger_key(prefix: str) -> bytes:
+    """The key of the index of threads that have records of calls."""
+    return f"{prefix}:{{ledger}}".encode()
 
 
 def framed(text: bytes) -> bytes:

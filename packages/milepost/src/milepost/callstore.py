@@ -7,6 +7,7 @@ live with the thread; those of global keys live under the thread id ``""``, whic
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
@@ -173,6 +174,32 @@ class CallStore(Protocol):
     async def calls(self, query: CallQuery, after: tuple[str, ...] | None, limit: int) -> CallPage:
         """At most `limit` records, from `after` on. A page may hold fewer and still have a cursor."""
         ...
+
+
+# For stores that keep the records of one thread together, and would have those of all global keys in one place.
+
+SHARDS: Final = 256
+_GLOBAL: Final = "\0calls/"
+"""Begins the names under which the records of global keys lie. No thread id has a NUL."""
+
+
+def drawers(thread: str, keys: Collection[str] | None) -> list[str]:
+    """The names, as threads, under which the records of `thread` lie; with "" those of global keys."""
+    if thread:
+        return [thread]
+    if keys is not None:
+        return sorted({drawer("", key) for key in keys})
+    return [f"{_GLOBAL}{number:02x}" for number in range(SHARDS)]
+
+
+def drawer(thread: str, key: str) -> str:
+    """The name, as a thread, under which the record of a key lies."""
+    return thread or _GLOBAL + hashlib.blake2b(key.encode(), digest_size=1).hexdigest()
+
+
+def owner_of(drawer: str) -> str:
+    """The thread that the records in a drawer are of."""
+    return "" if drawer.startswith(_GLOBAL) else drawer
 
 
 # For stores that decide in Python.

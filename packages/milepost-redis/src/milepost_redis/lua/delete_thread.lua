@@ -1,7 +1,30 @@
 -- Remove everything of a thread, whatever state it is in, and leave a tombstone with the newest ids it had.
--- uses: _thread
--- ARGV: milliseconds that the tombstone stays, how many ids it names, thread
+-- Records of calls that are unsettled keep it from that; with force they stay, and all else goes.
+-- uses: _thread _calls
+-- KEYS: also, behind the keys of the ledger, the index of threads where it is on the same node
+-- ARGV: milliseconds that the tombstone stays, how many ids it names, thread, 1 if it is forced
 
+local unsettled = tonumber(call('HGET', CALLS, 'u') or 0)
+if unsettled > 0 and ARGV[4] ~= '1' then
+  return {'unsettled', unsettled}
+end
+local without = call('EXISTS', CALLS) == 0
+if not without then
+  local kept = {}
+  for _, key in ipairs(unsettled > 0 and call('ZRANGE', STARTS, 0, -1) or {}) do
+    local one = told(key)
+    if UNSETTLED[opened(one[2]).state] then
+      kept[#kept + 1] = one
+    end
+  end
+  call('UNLINK', CALLS, STARTS)
+  for _, one in ipairs(kept) do
+    keep_call(one[1], opened(one[2]), nil, one[3])
+  end
+  if LEDGER and #kept == 0 then
+    call('ZREM', LEDGER, ARGV[3])
+  end
+end
 local most = tonumber(ARGV[2])
 local ids, list = {}, {}
 local function add(id)
@@ -58,7 +81,7 @@ if floor then
 end
 call('PEXPIRE', TOMB, ARGV[1])
 call('UNLINK', DATA, ORDER)
-if INDEX then
-  call('ZREM', INDEX, ARGV[3])
+if KEYS[8] then
+  call('ZREM', KEYS[8], ARGV[3])
 end
 return {'ok', 1}

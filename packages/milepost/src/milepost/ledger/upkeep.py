@@ -95,9 +95,10 @@ class Upkeep:
         raise InvalidConfig(f"the call {key!r} is {where}: name its thread, thread_id=…", what="key", value=repr(key))
 
     async def _decide(self, hands: Hands, row: CallRow, verdict: Verdict, by: str, note: str) -> CallAnswer:
-        core, now = self.core, (await self._now(hands))
+        core = self.core
         store, fence = await core.store(hands), core.fence(row.thread)
         if row.state == "started":
+            now = (await store.calls(CallQuery(row.thread, keys=(row.key,)), None, 1)).now
             if row.until > now:
                 raise Conflict(
                     f"the call {row.key!r} is being performed by {row.owner}, whose lease has {row.until - now:.1f} s to go: "
@@ -121,7 +122,3 @@ class Upkeep:
         raise Conflict(
             f"the call {row.key!r} is {row.state.replace('_', ' ')}: there is nothing to decide", thread=row.thread
         )
-
-    async def _now(self, hands: Hands) -> float:
-        store = await self.core.store(hands)
-        return (await store.calls(CallQuery("", keys=()), None, 1)).now
