@@ -5,14 +5,18 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, cast
 
+from milepost.compacting import Compaction
+from milepost.compaction import Compactor
 from milepost.errors import InvalidConfig
 from milepost.flavour import run
 from milepost.migrating import MODES, Migrated, Mode
 from milepost.operations import AsyncSide, BlockingSide, Operations
-from milepost.places import check_list
+from milepost.places import check_id, check_list, check_thread
 from milepost.retention import Retention
+from milepost.units import Duration, Size, seconds, size
 from milepost.upkeep import Hooks, Order, Progress, Report, policies_of
 
 
@@ -34,18 +38,30 @@ class Keeping(ABC):
         policy: Retention | Sequence[Retention] | None = None,
         *,
         threads: Sequence[str] | None = None,
+        compact: Compactor | Sequence[Compactor] = (),
+        compact_over: Size | None = None,
+        quiet: Duration = 60,
+        graph: Any = None,
         hooks: Hooks | None = None,
         merge: bool = True,
         dry_run: bool = False,
         clock: Callable[[], float] = time.time,
         progress: Progress | None = None,
     ) -> Report:
-        """Shorten threads by policy, give back what nothing refers to, and merge small packs into large ones.
+        """Make the latest checkpoint of threads smaller, shorten them by policy, give back what nothing refers to, and
+        merge small packs into large ones.
+
+        Compaction enters a new checkpoint whose parent is the latest one of the root namespace, unless somebody waits
+        there, a task of the next superstep has begun, or it is not `quiet` yet. No node runs because of it.
 
         Args:
             policy: what stays; of several, the first whose patterns match speaks for a thread and a namespace. None
                 keeps every checkpoint.
             threads: their ids; all of the store's with None. Unknown ones are skipped.
+            compact: one compactor or several, each seeing what those before it made: see `milepost.compaction`.
+            compact_over: only of threads whose latest checkpoint occupies more than this.
+            quiet: only of threads whose latest checkpoint was put longer ago: a run that has read it goes on from it.
+            graph: the compiled graph, so that its delta channels can be compacted too; they are left alone without it.
             hooks: what to call around each thread.
             merge: whether to merge packs.
             dry_run: change nothing; the report says what would be done, exactly, if nothing else happens.
@@ -56,7 +72,8 @@ class Keeping(ABC):
         time ("moved"). A put waits for one step at most: `milepost.maintenance.STEP` checkpoints, or `STEP_BYTES`.
         What happens to one thread, such as an error of a hook, stops no other; `Unavailable` ends it all.
         """
-        order = _order(policy, threads, hooks, merge, dry_run, clock, progress)
+        compaction = _compaction(compact, compact_over, quiet, graph)
+        order = _order(policy, threads, compaction, hooks, merge, dry_run, clock, progress)
         return run(self._ops.upkeep(self._blocking(), order))
 
     async def amaintain(
@@ -64,6 +81,10 @@ class Keeping(ABC):
         policy: Retention | Sequence[Retention] | None = None,
         *,
         threads: Sequence[str] | None = None,
+        compact: Compactor | Sequence[Compactor] = (),
+        compact_over: Size | None = None,
+        quiet: Duration = 60,
+        graph: Any = None,
         hooks: Hooks | None = None,
         merge: bool = True,
         dry_run: bool = False,
@@ -71,8 +92,17 @@ class Keeping(ABC):
         progress: Progress | None = None,
     ) -> Report:
         """`maintain`, async. Hooks may be coroutine functions."""
-        order = _order(policy, threads, hooks, merge, dry_run, clock, progress)
+        compaction = _compaction(compact, compact_over, quiet, graph)
+        order = _order(policy, threads, compaction, hooks, merge, dry_run, clock, progress)
         return await self._ops.upkeep(self._async(), order)
+
+    def attachment(self, thread_id: str, address: str) -> str | bytes | None:
+        """What compaction moved out of the thread's state to `address`; None when there is no such attachment."""
+        return run(self._ops.attachment(self._blocking(), check_thread(thread_id), check_id(address, "address")))
+
+    async def aattachment(self, thread_id: str, address: str) -> str | bytes | None:
+        """`attachment`, async."""
+        return await self._ops.attachment(self._async(), check_thread(thread_id), check_id(address, "address"))
 
     def migrate(
         self, threads: Sequence[str] | None = None, *, mode: Mode = "rewrite", history: bool = False
@@ -122,6 +152,26 @@ class Keeping(ABC):
                 return
 
 
+def _compaction(compact: object, over: object, quiet: object, graph: object) -> Compaction:
+    compactors = tuple(compact) if isinstance(compact, Sequence) else (compact,)
+    for compactor in compactors:
+        if not callable(compactor):
+            raise InvalidConfig(
+                f"compact is {compactor!r}: it must be a compactor, such as milepost.compaction.trim_messages(last=50), "
+                "or a list of them",
+                what="compact",
+            )
+    channels = getattr(graph, "channels", {} if graph is None else None)
+    if not isinstance(channels, Mapping):
+        raise InvalidConfig(f"graph is {graph!r}: it must be a compiled graph", what="graph")
+    return Compaction(
+        cast("tuple[Compactor, ...]", compactors),
+        None if over is None else size(over, "compact_over"),
+        0.0 if quiet == 0 else seconds(quiet, "quiet"),
+        cast("Mapping[str, Any]", channels),
+    )
+
+
 def _check_migration(ops: Operations, mode: object) -> None:
     if mode not in MODES:
         raise InvalidConfig(f"mode is {mode!r}: it must be one of {', '.join(MODES)}", what="mode", value=repr(mode))
@@ -132,6 +182,7 @@ def _check_migration(ops: Operations, mode: object) -> None:
 def _order(
     policy: object,
     threads: object,
+    compaction: Compaction,
     hooks: Hooks | None,
     merge: bool,
     dry_run: bool,
@@ -141,4 +192,4 @@ def _order(
     if not isinstance(hooks, Hooks | None):
         raise InvalidConfig(f"hooks is {hooks!r}: it must be an instance of a subclass of milepost.Hooks", what="hooks")
     names = None if threads is None else tuple(check_list(threads, "threads"))
-    return Order(policies_of(policy), names, hooks or Hooks(), merge, dry_run, clock, progress)
+    return Order(policies_of(policy), names, compaction, hooks or Hooks(), merge, dry_run, clock, progress)

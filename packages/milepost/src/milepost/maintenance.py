@@ -3,17 +3,18 @@ carried out by the store under compare-and-set: a thread that was written to mea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from milepost.codec import Codec, Header
+from milepost.compacting import Compacted
 from milepost.errors import Conflict, Corrupt, InvalidConfig
 from milepost.observe import log
 from milepost.packing import groups, uses
-from milepost.places import COUNTERS
-from milepost.retention import Lineage, Place, Retention, after, live_spans, same
-from milepost.store import Chart, CheckpointRow, Drop, Query, Span, Store
+from milepost.places import COUNTERS, FORKS, PINNED
+from milepost.retention import Lineage, Place, Retention, after, entered, live_spans, same
+from milepost.store import Batch, Chart, CheckpointRow, Drop, Query, Span, Store
 
 TRIES = 32
 """How often a thread is planned anew because it was written to."""
@@ -22,13 +23,11 @@ STEP = 1000
 """Checkpoints that go in one step, at most: what a put of the thread may have to wait for."""
 STEP_BYTES = 8 << 20
 """Bytes of packs that are written anew in one step, at most, unless a single one is larger."""
-PINNED = "pinned"
-"""The metadata that keeps a checkpoint."""
-
-_FORKS = ("fork", "update")
-
 Choice = Callable[[Lineage], Collection[Place] | None]
 """From a lineage to the checkpoints that stay; None when the whole thread goes."""
+
+
+Compact = Callable[[Chart], Awaitable[Compacted | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +70,13 @@ class ThreadPlan:
     """Those that go, as (namespace, id)."""
     deleted: bool
     """Whether the whole thread goes."""
+    compacted: tuple[str, ...]
+    """Channels of the latest checkpoint that a new one makes smaller."""
     before: Amount
     after: Amount
     chart: Chart = field(repr=False)
+    entering: Batch | None = field(repr=False)
+    """The smaller checkpoint, which comes before anything goes."""
     steps: tuple[Drop, ...] = field(repr=False)
 
 
@@ -167,11 +170,12 @@ def by_policy(policies: Sequence[Retention], thread: str, now: float, held: Coll
 
 
 async def plan_thread(
-    store: Store, codec: Codec, thread: str, choose: Choice, *, merge: bool = False
+    store: Store, codec: Codec, thread: str, choose: Choice, *, merge: bool = False, compact: Compact | None = None
 ) -> ThreadPlan | None:
     """What it takes for only the chosen checkpoints, and what they need, to stay. None when that is nothing.
 
-    With `merge`, small packs become large ones. Raises `Corrupt` when a header does not verify.
+    With `merge`, small packs become large ones. `compact` says how to make the latest checkpoint smaller before that.
+    Raises `Corrupt` when a header does not verify, and what `compact` raises.
     """
     chart = await store.chart(thread)
     if chart is None:
@@ -180,24 +184,32 @@ async def plan_thread(
     chosen = choose(lineage)
     steps: list[Drop] = []
     end = chart
+    smaller = await compact(chart) if compact is not None and chosen is not None else None
+    if smaller is not None:
+        end = entered(chart, smaller.batch)
+        lineage = _lineage(codec, thread, end)
+        chosen = choose(lineage)
     if chosen is None:
         steps = [Drop(tuple({*lineage.rows, *chart.writes}))]
         end = after(chart, steps[0])
     else:
         kept = lineage.needed(chosen)
-        for step in _prunings(lineage, chart, kept):
+        whole = end
+        for step in _prunings(lineage, whole, kept):
             steps.append(step)
             end = after(end, step)
-        for step in await _rewritings(store, codec, thread, chart, kept, merge=merge):
+        for step in await _rewritings(store, codec, thread, whole, kept, merge=merge):
             # One step less: what is written anew in the last one goes with it.
             small = len(steps) == 1 and not steps[0].repacked and len(steps[0].checkpoints) + len(step.packs) < STEP
             steps[-1:] = [_both(steps[-1], step)] if small else [*steps[-1:], step]
             end = after(end, step)
-    if not steps:
+    if not steps and smaller is None:
         return None
     rows = {(row.ns, row.id) for row in end.rows}
     gone = tuple((row.ns, row.id) for row in chart.rows if (row.ns, row.id) not in rows)
-    return ThreadPlan(thread, gone, chosen is None, Amount.of(chart), Amount.of(end), chart, tuple(steps))
+    channels, entering = ((), None) if smaller is None else (smaller.channels, smaller.batch)
+    before, rest = Amount.of(chart), Amount.of(end)
+    return ThreadPlan(thread, gone, chosen is None, channels, before, rest, chart, entering, tuple(steps))
 
 
 def _lineage(codec: Codec, thread: str, chart: Chart) -> Lineage:
@@ -214,7 +226,7 @@ def _lineage(codec: Codec, thread: str, chart: Chart) -> Lineage:
         channels=lambda row: header(row).layouts.keys(),
         deltas=lambda row: (header(row).metadata.get(COUNTERS) or {}).keys(),
         root_of=lambda row: (header(row).metadata.get("parents") or {}).get(""),
-        forked=lambda row: header(row).metadata.get("source") in _FORKS,
+        forked=lambda row: header(row).metadata.get("source") in FORKS,
         pinned=lambda row: bool(header(row).metadata.get(PINNED)),
         written=frozenset(place for place, writes in chart.writes.items() if writes),
     )
@@ -305,6 +317,13 @@ async def carry_out(store: Store, plan: ThreadPlan, archive: Archive | None = No
     `archive` is awaited before each step with what is about to go.
     """
     chart, gone = plan.chart, 0
+    if plan.entering is not None:
+        expected = entered(chart, plan.entering)
+        await store.rewrite(plan.thread, plan.entering, chart.token)
+        found = await store.chart(plan.thread)
+        if found is None or not same(found, expected):
+            return Progress(False, 0, Amount() if found is None else Amount.of(found))
+        chart = found
     for number, step in enumerate(plan.steps):
         if archive is not None and step.checkpoints:
             await archive(step, chart)

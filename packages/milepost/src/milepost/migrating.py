@@ -16,7 +16,7 @@ from milepost import maintenance
 from milepost.codec import Codec
 from milepost.codec.shelf import Shelf
 from milepost.errors import Conflict, Corrupt, MilepostError
-from milepost.places import channel_name, store_name
+from milepost.places import BEFORE, channel_name, store_name
 from milepost.schema import Schema
 from milepost.schema.image import Image
 from milepost.schema.stamps import decode
@@ -26,8 +26,6 @@ from milepost.upgrading import Upgrader
 Mode = Literal["rewrite", "dry-run", "finalise", "undo"]
 MODES: Final[tuple[Mode, ...]] = ("rewrite", "dry-run", "finalise", "undo")
 
-BEFORE: Final = "~milepost:before:"
-"""Begins the namespaces of what was rewritten, and the channels of its pending writes: it waits for nobody."""
 BATCH: Final = 64
 """Checkpoints rewritten in one step, at most."""
 BATCH_BYTES: Final = 8 << 20

@@ -32,10 +32,10 @@ from milepost.codec.shelf import Shelf
 from milepost.collector import unhurried
 from milepost.errors import Corrupt, InvalidConfig, MilepostError
 from milepost.lease import fence_for
-from milepost.migrating import BEFORE, Migrated, Migrator, Mode
+from milepost.migrating import Migrated, Migrator, Mode
 from milepost.observe import Event, Observers, Watch, log, thread_hash
 from milepost.pending import Op, Pending, running_loop
-from milepost.places import Place, channel_name, check_thread, store_name
+from milepost.places import ATTACHMENTS, BEFORE, Place, channel_name, check_thread, store_name
 from milepost.schema import Schema, Schemas
 from milepost.store import (
     Backend,
@@ -279,7 +279,7 @@ class Operations:
                 self._report("list", query.thread or "", damage)
             found: list[CheckpointTuple] = []
             for snapshot in loaded.snapshots:
-                if query.ns is None and snapshot.row.ns.startswith(BEFORE):
+                if snapshot.row.ns == ATTACHMENTS or (query.ns is None and snapshot.row.ns.startswith(BEFORE)):
                     continue
                 try:
                     if self.upgrader and wanted is not None:
@@ -457,7 +457,25 @@ class Operations:
 
     async def upkeep(self, side: Side, order: upkeep.Order) -> upkeep.Report:
         """See `milepost.saver.Saver.maintain`."""
-        return await upkeep.maintain(await self.open(side), self.codec, order, self._watch)
+
+        async def history(thread: str, id: str, channels: Sequence[str]) -> Mapping[str, DeltaChannelHistory]:
+            return await self.history(side, Place(thread, "", id), channels)
+
+        return await upkeep.maintain(await self.open(side), self.codec, order, history, self._watch)
+
+    async def attachment(self, side: Side, thread: str, address: str) -> str | bytes | None:
+        """See `milepost.saver.Saver.attachment`."""
+        with self._watch("attachment", thread):
+            store = await self.open(side)
+            loaded = await store.get(thread, ATTACHMENTS, address)
+            if loaded is None:
+                return None
+            row = loaded.snapshots[0].row
+            shelf = self.codec.shelf(thread, loaded.packs.get(thread, ()))
+            try:
+                return cast("str | bytes", self.codec.values(thread, self.codec.header(thread, row), shelf)["content"])
+            except MilepostError as exc:
+                raise of_checkpoint(exc, thread, row) from exc
 
     async def migrate(self, side: Side, thread: str, mode: Mode, *, history: bool) -> Migrated:
         """See `milepost.saver.Saver.migrate`."""

@@ -25,6 +25,18 @@ _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 COUNTERS = "counters_since_delta_snapshot"
 """The metadata by which LangGraph counts since each delta channel's last snapshot: it names the delta channels."""
 
+PINNED = "pinned"
+"""The metadata that keeps a checkpoint, whatever its age."""
+
+FORKS = ("fork", "update")
+"""Values of the metadata "source": what LangGraph put for a fork or an update of the state, and not for a step."""
+
+ATTACHMENTS = "__milepost_attachments__"
+"""The namespace of what compaction moved out of a thread's state. No graph has it, and no listing shows it."""
+
+BEFORE = "~milepost:before:"
+"""Begins the namespaces of what a migration rewrote, and the channels of its pending writes: it waits for nobody."""
+
 _ESCAPE = "\x02"
 """Begins a channel name that a store sees in hex."""
 

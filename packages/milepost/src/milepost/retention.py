@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from milepost.errors import InvalidConfig
-from milepost.store import Chart, CheckpointRow, Drop, Span, WriteRow, merge_spans
+from milepost.places import ATTACHMENTS, BEFORE
+from milepost.store import Batch, Chart, CheckpointRow, Drop, Span, WriteRow, merge_spans
 from milepost.units import Duration, count, seconds
 
 Place = tuple[str, str]
@@ -123,9 +124,9 @@ class Lineage:
         The namespace of a single call of a subgraph (it has a task id, after a colon) goes with the root checkpoint
         that made the call, once that one was stored: nothing will ever resume it.
         """
-        heads = self.heads()
+        heads = {place for place in self.heads() if not place[0].startswith(BEFORE)}
         roots = self.needed(place for place in heads if not place[0])
-        return {place for place in heads if not self._over(self.rows[place], roots)}
+        return self._with_company({place for place in heads if not self._over(self.rows[place], roots)})
 
     def needed(self, kept: Iterable[Place]) -> set[Place]:
         """`kept`, and the ancestors that their delta channels are rebuilt from: up to the nearest one with a value."""
@@ -159,6 +160,7 @@ class Lineage:
         firm |= {("", root) for at in firm & self.rows.keys() if (root := self._call(self.rows[at])) is not None}
         forced = (firm & self.rows.keys()) | self._waiting(spoken)
         kept = self._of_space(spoken, "", spaces.get("", ()), now, forced)
+        spaces = {ns: rows for ns, rows in spaces.items() if ns != ATTACHMENTS and not ns.startswith(BEFORE)}
         if any(ns and ":" not in ns for ns in spaces):
             kept = self._with_bounds(kept)
         roots = sorted((id for _, id in kept), reverse=True)
@@ -169,7 +171,15 @@ class Lineage:
                 if ":" not in ns:
                     chosen = self.needed(chosen | _as_of(rows, roots))
                 kept = kept | chosen
-        return kept
+        return self._with_company(kept)
+
+    def _with_company(self, kept: set[Place]) -> set[Place]:
+        """`kept`, with what a migration keeps of them, and the attachments, which any message may name."""
+        return kept | {
+            (ns, id)
+            for ns, id in self.rows
+            if ns == ATTACHMENTS or (ns.startswith(BEFORE) and (ns.removeprefix(BEFORE), id) in kept)
+        }
 
     def _of_space(
         self, policies: Sequence[Retention], ns: str, rows: Sequence[CheckpointRow], now: float, forced: set[Place]
@@ -305,6 +315,13 @@ def after(chart: Chart, drop: Drop) -> Chart:
     if not rows and not writes:
         packs = {}
     return replace(chart, rows=rows, writes=writes, packs=tuple(packs), sizes=tuple(packs.values()))
+
+
+def entered(chart: Chart, batch: Batch) -> Chart:
+    """The chart of the thread once new checkpoints were entered, with their packs."""
+    packs = dict(zip(chart.packs, chart.sizes, strict=True))
+    packs |= {Span(*pack[:3]): len(pack.data) for pack in batch.packs}
+    return replace(chart, rows=(*chart.rows, *batch.rows), packs=tuple(packs), sizes=tuple(packs.values()))
 
 
 def same(one: Chart, other: Chart) -> bool:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from milepost.codec import Codec
+from milepost.compacting import Compacted, Compaction, History, compacted
 from milepost.errors import InvalidConfig, Unavailable
 from milepost.maintenance import Amount, ThreadPlan, by_policy, carry_out, plan_thread
 from milepost.observe import Watch, log, thread_hash
@@ -62,6 +63,8 @@ class ThreadReport:
     """How many went."""
     deleted: bool = False
     """Whether the whole thread went."""
+    compacted: tuple[str, ...] = ()
+    """The channels of the latest checkpoint that are smaller in a new one."""
     before: Amount = field(default_factory=Amount)
     after: Amount = field(default_factory=Amount)
     error: str = ""
@@ -72,6 +75,7 @@ class ThreadReport:
             "outcome": self.outcome,
             "checkpoints": self.checkpoints,
             "deleted": self.deleted,
+            "compacted": len(self.compacted),
             "freed": self.before.bytes - self.after.bytes,
         }
 
@@ -109,6 +113,7 @@ class Order:
     policies: tuple[Retention, ...] = ()
     threads: tuple[str, ...] | None = None
     """None: all of them."""
+    compaction: Compaction = field(default_factory=Compaction)
     hooks: Hooks = field(default_factory=Hooks)
     merge: bool = True
     dry_run: bool = False
@@ -128,7 +133,9 @@ def policies_of(policy: object) -> tuple[Retention, ...]:
     raise InvalidConfig(f"policy is {policy!r}: it must be a Retention, or a list of them", what="policy")
 
 
-async def maintain(store: Store, codec: Codec, order: Order, watch: Callable[[str, str], Watch]) -> Report:
+async def maintain(
+    store: Store, codec: Codec, order: Order, history: History, watch: Callable[[str, str], Watch]
+) -> Report:
     """See `milepost.saver.Saver.maintain`."""
     reports: list[ThreadReport] = []
     seen = 0
@@ -138,7 +145,7 @@ async def maintain(store: Store, codec: Codec, order: Order, watch: Callable[[st
         for thread in threads:
             seen += 1
             with watch("maintain", thread) as event:
-                report = await _thread(store, codec, order, thread)
+                report = await _thread(_Job(store, codec, order, history, thread))
                 if event is not None:
                     told = {} if report is None else report.facts()
                     event.facts = {"outcome": "unchanged", "dry_run": order.dry_run, **told}
@@ -159,17 +166,16 @@ async def _page(
     return [row.thread for row in page.rows], page.cursor
 
 
-async def _thread(store: Store, codec: Codec, order: Order, thread: str) -> ThreadReport | None:
+async def _thread(job: _Job) -> ThreadReport | None:
     """None when nothing was to be done."""
-    job = _Job(store, codec, order, thread)
     try:
         report = await job.run()
-        if report is not None and report.outcome == "changed" and not order.dry_run:
-            await called(order.hooks.after(report))
+        if report is not None and report.outcome == "changed" and not job.order.dry_run:
+            await called(job.order.hooks.after(report))
     except Unavailable:
         raise
     except Exception as exc:
-        log.warning("thread %s could not be maintained: %r", thread_hash(thread), exc)
+        log.warning("thread %s could not be maintained: %r", thread_hash(job.thread), exc)
         report = job.report("failed", error=f"{type(exc).__name__}: {exc}")
     return report
 
@@ -177,17 +183,19 @@ async def _thread(store: Store, codec: Codec, order: Order, thread: str) -> Thre
 class _Job:
     """The maintenance of one thread."""
 
-    def __init__(self, store: Store, codec: Codec, order: Order, thread: str) -> None:
+    def __init__(self, store: Store, codec: Codec, order: Order, history: History, thread: str) -> None:
+        self.order = order
+        self.thread = thread
         self._store = store
         self._codec = codec
-        self._order = order
-        self._thread = thread
+        self._history = history
+        self._compacted: tuple[str, ...] = ()
         self._before: Amount | None = None
         self._now = Amount()
         self._gone = 0
 
     async def run(self) -> ThreadReport | None:
-        order = self._order
+        order = self.order
         archives = type(order.hooks).archive is not Hooks.archive
         for _ in range(TRIES):
             plan = await self._plan(frozenset())
@@ -202,26 +210,41 @@ class _Job:
                 if plan is None:
                     return self.report("vetoed")
             if order.dry_run:
-                self._gone, self._now = len(plan.checkpoints), plan.after
+                self._gone, self._now, self._compacted = len(plan.checkpoints), plan.after, plan.compacted
                 return self.report("changed", deleted=plan.deleted)
             progress = await carry_out(self._store, plan, self._archive if archives else None)
             self._gone += progress.gone
             self._now = progress.now
             if progress.done:
+                self._compacted = plan.compacted
                 return self.report("changed", deleted=plan.deleted)
         return self.report("moved")
 
     async def _plan(self, held: frozenset[Place]) -> ThreadPlan | None:
-        order = self._order
-        choose = by_policy(order.policies, self._thread, order.clock(), held)
-        return await plan_thread(self._store, self._codec, self._thread, choose, merge=order.merge)
+        order, now = self.order, self.order.clock()
+        choose = by_policy(order.policies, self.thread, now, held)
+
+        def compact(chart: Chart) -> Coroutine[Any, Any, Compacted | None]:
+            return compacted(
+                self._store,
+                self._codec,
+                self.thread,
+                chart,
+                order.compaction,
+                self._history,
+                now,
+                dry_run=order.dry_run,
+            )
+
+        wanted = compact if order.compaction.compactors else None
+        return await plan_thread(self._store, self._codec, self.thread, choose, merge=order.merge, compact=wanted)
 
     async def _archive(self, step: Drop, chart: Chart) -> None:
-        await called(self._order.hooks.archive(self._thread, await batch_of(self._store, self._thread, step, chart)))
+        await called(self.order.hooks.archive(self.thread, await batch_of(self._store, self.thread, step, chart)))
 
     def report(self, outcome: Outcome, *, deleted: bool = False, error: str = "") -> ThreadReport:
         before = self._before or Amount()
-        return ThreadReport(self._thread, outcome, self._gone, deleted, before, self._now, error)
+        return ThreadReport(self.thread, outcome, self._gone, deleted, self._compacted, before, self._now, error)
 
 
 async def called(answer: object) -> Any:

@@ -191,6 +191,11 @@ class Face:
             async with self.saver.lease(thread, **options) as lease:
                 yield lease
 
+    async def attachment(self, thread: str, address: str) -> str | bytes | None:
+        if self._blocking:
+            return self.saver.attachment(thread, address)
+        return await self.saver.aattachment(thread, address)
+
     async def maintain(self, policy: Any = None, **options: Any) -> Report:
         if self._blocking:
             return self.saver.maintain(policy, **options)

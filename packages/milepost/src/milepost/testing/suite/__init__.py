@@ -30,6 +30,7 @@ from milepost.testing.suite.reading import Latest, Listing
 from milepost.testing.suite.releases import Releases
 from milepost.testing.suite.serializers import Serializers
 from milepost.testing.suite.sharing import Concurrency, Observed, Sharing
+from milepost.testing.suite.smaller import Compacts
 from milepost.testing.suite.storage import Forks, InPlace, Once
 from milepost.testing.suite.upkeep import Copies, Generations, Overview, Prune, Runs
 from milepost.testing.suite.values import Refused, Values
@@ -46,6 +47,7 @@ __all__ = [
     "CallsOfThreads",
     "CallsOnce",
     "CallsOrphans",
+    "Compacts",
     "Concurrency",
     "Configs",
     "Copies",
@@ -105,6 +107,7 @@ class Everything(
     Policies,
     Merging,
     Hooked,
+    Compacts,
     Runs,
     Copies,
     Overview,
