@@ -46,6 +46,12 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--batch", type=_count, default=100, metavar="N", help="records per superstep (100)")
     demo.add_argument("--kills", type=_count_or_none, default=5, metavar="K", help="how many workers to kill (5)")
     demo.add_argument("--seed", type=int, default=1, metavar="S", help="of the moments of the kills (1)")
+    demo.add_argument(
+        "--ledger",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="record tool calls, so that none is performed twice; without, see how many are (with)",
+    )
     demo.add_argument("--keep", action="store_true", help="keep what earlier runs left in --dir")
     demo.add_argument("--yes", action="store_true", help="approve without asking")
     demo.set_defaults(run=_demo)

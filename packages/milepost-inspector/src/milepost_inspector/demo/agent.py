@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Required
 
 from langchain.agents import create_agent
-from langchain.agents.middleware import AgentState
+from langchain.agents.middleware import AgentMiddleware, AgentState
 from langchain_core.callbacks import CallbackManagerForLLMRun
 from langchain_core.language_models.chat_models import BaseChatModel
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, ToolMessage
@@ -19,8 +19,13 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.prebuilt import InjectedState
 from langgraph.types import Command, interrupt
+from milepost.ledger import ToolPolicy
+from milepost.tools import CallRecord, Verdict, applied, not_applied, readonly, unsafe
 
+from milepost_inspector.demo.audit import CLOSE
 from milepost_inspector.demo.records import Row, Settlement, payload, settle
+
+CLOSED = "books closed"
 
 Effect = Callable[[str, dict[str, object]], int]
 """Performs the effect on a record with a payload, and returns how many times the record has had one."""
@@ -80,6 +85,16 @@ def _call(name: str, id: str, arguments: dict[str, Any]) -> dict[str, Any]:
     return {"name": name, "args": arguments, "id": id, "type": "tool_call"}
 
 
+def settled(settlement: Settlement, call_id: str | None) -> Command[Any]:
+    """What `settle_refund` returns once the effect has taken place."""
+    totals = {f"{settlement.decision} count": 1}
+    if settlement.cents:
+        totals[f"{settlement.decision} {settlement.currency} cents"] = settlement.cents
+    text = f"{settlement.refund}: {settlement.decision}"
+    done = ToolMessage(text, tool_call_id=call_id or "", name="settle_refund")
+    return Command(update={"messages": [done], "totals": totals})
+
+
 def tools_for(rows: Sequence[Row], effect: Effect) -> list[BaseTool]:
     """The agent's tools over these rows."""
 
@@ -100,11 +115,7 @@ def tools_for(rows: Sequence[Row], effect: Effect) -> list[BaseTool]:
         """Pay, reject, or hand to a reviewer. This is the effect in the outside world."""
         settlement = Settlement(refund, decision, cents, currency, category)  # type: ignore[arg-type]  # from the model
         effect(refund, payload(settlement))
-        totals = {f"{decision} count": 1}
-        if cents:
-            totals[f"{decision} {currency} cents"] = cents
-        done = ToolMessage(f"{refund}: {decision}", tool_call_id=call_id, name="settle_refund")
-        return Command(update={"messages": [done], "totals": totals})
+        return settled(settlement, call_id)
 
     @tool
     def close_books(state: Annotated[dict[str, Any], InjectedState]) -> str:
@@ -112,16 +123,42 @@ def tools_for(rows: Sequence[Row], effect: Effect) -> list[BaseTool]:
         answer: str = interrupt({"question": "Close the books with these totals?", "totals": state["totals"]})
         if answer != "approve":
             return f"not closed: the answer was {answer!r}"
-        effect("close", {"totals": state["totals"]})
-        return "books closed"
+        effect(CLOSE, {"totals": state["totals"]})
+        return CLOSED
 
     return [fetch_refunds, settle_refund, close_books]
 
 
+def classes(count: Callable[[str], int]) -> dict[str, ToolPolicy]:
+    """The tools' classes for the ledger; `count` asks the world how many effects a record has had."""
+
+    def was_it_settled(call: CallRecord) -> Verdict:
+        settlement = Settlement(**call.arguments)
+        return applied(settled(settlement, call.info.call)) if count(settlement.refund) else not_applied()
+
+    def were_they_closed(_: CallRecord) -> Verdict:
+        return applied(CLOSED) if count(CLOSE) else not_applied()
+
+    # The world answers at once: a second after its request, an effect has taken place or never will.
+    return {
+        "fetch_refunds": readonly(),
+        "settle_refund": unsafe(reconcile=was_it_settled, max_duration="1s"),
+        "close_books": unsafe(reconcile=were_they_closed, max_duration="1s"),
+    }
+
+
 def build(
-    rows: Sequence[Row], effect: Effect, batch: int, checkpointer: BaseCheckpointSaver[Any]
+    rows: Sequence[Row],
+    effect: Effect,
+    batch: int,
+    checkpointer: BaseCheckpointSaver[Any],
+    middleware: Sequence[AgentMiddleware[Any, Any, Any]] = (),
 ) -> CompiledStateGraph[Any, Any, Any, Any]:
     """The agent, ready to run."""
     return create_agent(
-        ScriptedModel(batch_size=batch), tools_for(rows, effect), state_schema=State, checkpointer=checkpointer
+        ScriptedModel(batch_size=batch),
+        tools_for(rows, effect),
+        state_schema=State,
+        checkpointer=checkpointer,
+        middleware=middleware,
     )

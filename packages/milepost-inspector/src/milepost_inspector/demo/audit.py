@@ -27,10 +27,10 @@ class Audit:
     problems: list[str] = field(default_factory=list)
 
 
-def audit(log: Path, rows: Sequence[Row], totals: Mapping[str, int], *, approved: bool) -> Audit:
+def audit(log: Path, rows: Sequence[Row], totals: Mapping[str, int], *, approved: bool, once: bool = False) -> Audit:
     """Compare the log of the world, and the `totals` of the final state, with what `rows` call for.
 
-    Raises ``OSError`` when the log cannot be read.
+    With `once`, an effect that was performed again is wrong too. Raises ``OSError`` when the log cannot be read.
     """
     result = Audit()
     settlements = [settle(row) for row in rows]
@@ -43,6 +43,8 @@ def audit(log: Path, rows: Sequence[Row], totals: Mapping[str, int], *, approved
         result.effects += 1
         if effect["id"] in sums:
             result.repeated[effect["run"]] += 1
+            if once:
+                result.problems.append(f"{effect['id']}: performed again by worker {effect['run']}")
         if effect["id"] not in due:
             result.problems.append(f"line {number} of the world's log: nobody asked for {effect['id']!r}")
         sums.setdefault(effect["id"], set()).add(effect["sum"])

@@ -15,6 +15,7 @@ from typing import IO, Any
 
 import milepost
 from langchain_core.runnables import RunnableConfig
+from milepost.tools import MARK
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -46,6 +47,8 @@ class Plan:
     batch: int
     kills: int
     seed: int
+    ledger: bool = True
+    """Record tool calls, so that none is performed twice."""
 
     @property
     def config(self) -> RunnableConfig:
@@ -76,6 +79,8 @@ class Outcome:
     approved: bool = False
     last_words: str = ""
     audit: Audit = field(default_factory=Audit)
+    replayed: int = 0
+    """Calls that were asked for again and answered from the ledger, by the messages of the last state."""
     weight: Weight = field(default_factory=Weight)
     checkpoints: int = 0
     stored: int = 0
@@ -103,9 +108,16 @@ def conduct(plan: Plan, console: Console, ask: Ask) -> Outcome:
             with job.processes:
                 job.run(ask)
         final = saver.get_tuple(config)
-        totals: dict[str, int] = final.checkpoint["channel_values"].get("totals", {}) if final else {}
+        values: dict[str, Any] = final.checkpoint["channel_values"] if final else {}
         _errors(plan).unlink()
-        outcome.audit = audit(plan.log, records.load(plan.records), totals, approved=outcome.approved)
+        outcome.audit = audit(
+            plan.log,
+            records.load(plan.records),
+            values.get("totals", {}),
+            approved=outcome.approved,
+            once=plan.ledger,
+        )
+        outcome.replayed = sum(_replayed(message) for message in values.get("messages", ()))
         stats = saver.stats(plan.thread)
         outcome.checkpoints, outcome.stored = stats.checkpoints, stats.bytes
         with console.status("serialising every checkpoint whole, for comparison"):
@@ -131,6 +143,7 @@ class _Job:
         plan = self.plan
         arguments = ["--url", plan.url, "--thread", plan.thread, "--world", str(self.port)]
         arguments += ["--records", str(plan.records), "--batch", str(plan.batch)]
+        arguments += ["--ledger" if plan.ledger else "--no-ledger"]
         return self.processes.enter_context(_process("worker", plan, arguments))
 
     def run(self, ask: Ask) -> None:
@@ -194,6 +207,10 @@ class _Job:
 
     def _done(self) -> int:
         return min(world.ask(self.port, {"op": "count"})["distinct"], self.plan.records)
+
+
+def _replayed(message: Any) -> bool:
+    return MARK in message.response_metadata
 
 
 @contextlib.contextmanager

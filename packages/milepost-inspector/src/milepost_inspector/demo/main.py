@@ -46,9 +46,11 @@ def _demonstrate(options: argparse.Namespace, url: str, console: Console) -> int
         batch=options.batch,
         kills=options.kills,
         seed=options.seed,
+        ledger=options.ledger,
     )
     console.print(
-        f"{plan.records} records in batches of {plan.batch}; {plan.kills} kills; the store is {plan.url}",
+        f"{plan.records} records in batches of {plan.batch}; {plan.kills} kills; "
+        f"{'with' if plan.ledger else 'without'} the ledger; the store is {plan.url}",
         soft_wrap=True,
     )
 

@@ -50,6 +50,8 @@ def _summary(outcome: Outcome) -> Table:
     table.add_row("records settled rightly", f"{audit.settled:,} of {plan.records:,}")
     table.add_row("worker processes", f"{outcome.runs}, {len(outcome.kills)} of them killed")
     table.add_row("effects in the outside world", f"{audit.effects:,}, {audit.repeated.total():,} of them repeated")
+    if plan.ledger:
+        table.add_row("calls asked for again, answered by the ledger", f"{outcome.replayed:,}")
     table.add_row("approval", "books closed" if outcome.approved else "refused, books left open")
     table.add_row("checkpoints written", f"{outcome.checkpoints:,}")
     table.add_row("bytes stored", f"{outcome.stored:,}")

@@ -17,6 +17,7 @@ from typing import Any
 import milepost
 from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command
+from milepost.tools import Ledger
 
 from milepost_inspector.demo import agent, records, world
 
@@ -29,6 +30,7 @@ def main() -> None:
     parser.add_argument("--world", type=int, required=True)
     parser.add_argument("--records", type=int, required=True)
     parser.add_argument("--batch", type=int, required=True)
+    parser.add_argument("--ledger", action=argparse.BooleanOptionalAction, required=True)
     args = parser.parse_args()
     line = sys.stdin.buffer.readline()
     if not line:
@@ -40,6 +42,9 @@ def main() -> None:
         request = {"op": "effect", "id": record, "run": order["run"], "payload": payload}
         return world.ask(args.world, request)["attempt"]
 
+    def count(record: str) -> int:
+        return world.ask(args.world, {"op": "find", "id": record})["effects"]
+
     rows = records.load(args.records)
     config: RunnableConfig = {
         "configurable": {"thread_id": args.thread},
@@ -47,7 +52,8 @@ def main() -> None:
         "max_concurrency": 8,
     }
     with milepost.connect(args.url) as saver:
-        graph = agent.build(rows, effect, args.batch, saver)
+        middleware = [Ledger(saver, agent.classes(count), lease="2s", skew="0.5s").middleware()] if args.ledger else []
+        graph = agent.build(rows, effect, args.batch, saver, middleware)
         start: Any = {"messages": [("user", "Settle every refund that waits.")]}
         if order["answer"] is not None:
             start = Command(resume=order["answer"])

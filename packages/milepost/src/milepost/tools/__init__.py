@@ -27,10 +27,12 @@ from milepost.ledger import (
 )
 from milepost.tools.adapter import Ledger, SharedTask, SharedTaskWarning
 from milepost.tools.pregel import EPOCH
+from milepost.tools.results import MARK
 from milepost.tools.routing import fan_out
 
 __all__ = [
     "EPOCH",
+    "MARK",
     "Call",
     "CallInDoubt",
     "CallInProgress",
