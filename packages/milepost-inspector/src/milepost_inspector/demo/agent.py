@@ -139,11 +139,11 @@ def classes(count: Callable[[str], int]) -> dict[str, ToolPolicy]:
     def were_they_closed(_: CallRecord) -> Verdict:
         return applied(CLOSED) if count(CLOSE) else not_applied()
 
-    # The world answers at once: a second after its request, an effect has taken place or never will.
+    # The world answers at once: half a second after its request, an effect has taken place or never will.
     return {
         "fetch_refunds": readonly(),
-        "settle_refund": unsafe(reconcile=was_it_settled, max_duration="1s"),
-        "close_books": unsafe(reconcile=were_they_closed, max_duration="1s"),
+        "settle_refund": unsafe(reconcile=was_it_settled, max_duration="0.5s"),
+        "close_books": unsafe(reconcile=were_they_closed, max_duration="0.5s"),
     }
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import milepost
+from langchain_core.messages import ToolMessage
 from langchain_core.runnables import RunnableConfig
 from milepost.tools import MARK
 from rich.console import Console
@@ -210,7 +211,7 @@ class _Job:
 
 
 def _replayed(message: Any) -> bool:
-    return MARK in message.response_metadata
+    return isinstance(message, ToolMessage) and MARK in message.response_metadata
 
 
 @contextlib.contextmanager

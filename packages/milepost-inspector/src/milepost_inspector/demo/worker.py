@@ -52,7 +52,7 @@ def main() -> None:
         "max_concurrency": 8,
     }
     with milepost.connect(args.url) as saver:
-        middleware = [Ledger(saver, agent.classes(count), lease="2s", skew="0.5s").middleware()] if args.ledger else []
+        middleware = [Ledger(saver, agent.classes(count), lease="1s", skew="0.2s").middleware()] if args.ledger else []
         graph = agent.build(rows, effect, args.batch, saver, middleware)
         start: Any = {"messages": [("user", "Settle every refund that waits.")]}
         if order["answer"] is not None:
