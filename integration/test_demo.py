@@ -37,6 +37,10 @@ def world_log(folder: Path) -> Path:
     return log
 
 
+def effects_of(folder: Path) -> list[str]:
+    return [json.loads(line)["id"] for line in world_log(folder).read_text().splitlines()]
+
+
 def children_left(mark: str) -> list[str]:
     lines = subprocess.run(["ps", "-ewwo", "args"], capture_output=True, text=True, check=True).stdout.splitlines()
     return [line for line in lines if mark in line and "milepost_inspector.demo." in line]
@@ -51,10 +55,20 @@ def test_an_agent_that_is_killed_over_and_over_misses_nothing(tmp_path: Path) ->
     assert done.stdout.count("SIGKILL to worker") == 3
     assert cell(done.stdout, "worker processes") == "5, 3 of them killed"
     assert cell(done.stdout, "approval") == "books closed"
-    effects = [json.loads(line) for line in world_log(tmp_path).read_text().splitlines()]
-    repeated = len(effects) - len({effect["id"] for effect in effects})
-    assert cell(done.stdout, "effects in the outside world") == f"{len(effects)}, {repeated} of them repeated"
+    assert len(effects_of(tmp_path)) == 121
+    assert len(set(effects_of(tmp_path))) == 121
+    assert cell(done.stdout, "effects in the outside world") == "121, 0 of them repeated"
+    assert int(cell(done.stdout, "calls asked for again, answered by the ledger")) >= 0
     assert sorted(p.name for p in (tmp_path / "milepost-demo").iterdir() if p.suffix == ".err") == []
+
+
+def test_without_the_ledger_it_says_what_was_repeated(tmp_path: Path) -> None:
+    done = demo(tmp_path, *SMALL, "--kills", "3", "--seed", "5", "--no-ledger")
+    assert done.returncode == 0, done.stdout + done.stderr
+    effects = effects_of(tmp_path)
+    repeated = len(effects) - len(set(effects))
+    assert cell(done.stdout, "effects in the outside world") == f"{len(effects)}, {repeated} of them repeated"
+    assert "answered by the ledger" not in done.stdout
 
 
 def test_what_it_says_about_the_state_is_true(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.types import Command
+from milepost.tools import Ledger
 from milepost_inspector.demo import agent, records
 from milepost_inspector.demo.weigh import weigh
 
@@ -50,6 +51,30 @@ def test_the_books_are_closed_only_on_approval(answer: str, closed: bool) -> Non
         result = graph.invoke(Command(resume=answer), CONFIG)
     assert effects.attempts["close"] == int(closed)
     assert ("books closed" in result["messages"][-1].text) is closed
+
+
+def test_what_the_world_has_done_is_not_asked_of_it_again() -> None:
+    """A worker was killed after each effect: the world is asked what became of it, and the state is as if it had not."""
+    rows = records.load(3)
+    effects = Effects()
+    crashed: set[str] = set()
+
+    def effect(record: str, payload: dict[str, object]) -> int:
+        number = effects(record, payload)
+        if record not in crashed:
+            crashed.add(record)
+            raise TimeoutError(record)
+        return number
+
+    with milepost.connect("memory:") as saver:
+        ledger = Ledger(saver, agent.classes(lambda record: effects.attempts[record]), lease=0.01, skew=0)
+        graph = agent.build(rows, effect, 2, saver, [ledger.middleware()])
+        graph.invoke(START, CONFIG)
+        result = graph.invoke(Command(resume="approve"), CONFIG)
+    assert set(effects.attempts.values()) == {1}
+    assert crashed == {*(row["refund_id"] for row in rows), "close"}
+    assert result["totals"] == records.tally(map(records.settle, rows))
+    assert "books closed" in result["messages"][-1].text
 
 
 def test_the_weight_is_that_of_really_serialising_every_checkpoint() -> None:

@@ -49,6 +49,13 @@ def test_repeated_effects_are_counted_for_the_run_that_asked_again(log: Path) ->
     assert (result.effects, dict(result.repeated)) == (8, {2: 1, 3: 2})
 
 
+def test_with_the_ledger_a_repeated_effect_is_a_problem(log: Path) -> None:
+    lines = [*perfect(), line(CLOSE, CLOSING, run=2)]
+    result = audit(write(log, lines), ROWS, TOTALS, approved=True, once=True)
+    assert result.problems == ["close: performed again by worker 2"]
+    assert audit(write(log, perfect()), ROWS, TOTALS, approved=True, once=True).problems == []
+
+
 def test_a_record_without_an_effect_is_a_problem(log: Path) -> None:
     result = audit(write(log, perfect()[1:]), ROWS, TOTALS, approved=True)
     assert result.problems == ["RF-000001: no effect in the world's log"]

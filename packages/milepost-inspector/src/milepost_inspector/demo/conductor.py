@@ -101,6 +101,8 @@ def conduct(plan: Plan, console: Console, ask: Ask) -> Outcome:
     with milepost.connect(plan.url) as saver:
         if not saver.backend.capabilities >= {"durable", "shared"}:
             raise UsageError(f"{plan.url} lives and dies with one process; the demo needs a store that others see")
+        if plan.ledger and "ledger" not in saver.backend.capabilities:
+            raise UsageError(f"{plan.url} keeps no ledger of tool calls: run the demo with --no-ledger")
         # A store that does not answer is found before anything is started.
         saver.get_tuple(config)
         plan.log.touch()
