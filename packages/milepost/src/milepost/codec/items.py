@@ -146,17 +146,27 @@ def cut(value: Any, coding: Coding, before: Piece | None = None) -> Piece:
 
 def _cut_list(value: list[Any], coding: Coding, before: Piece | None) -> Inline | Many:
     known = before.blocks if isinstance(before, Many) else ()
-    if not known and len(value) <= _FEW and len(whole := coding.encode(value)) <= INLINE_WHOLE:
-        return Inline(coding.finish(whole))
-    if not coding.typed and _FLAT.issuperset(map(type, value)):
-        step, cutter = CHUNK, _cut_flat
-    else:
-        step, cutter = BLOCK, _cut_block
+    flat = not coding.typed and _FLAT.issuperset(map(type, value))
+    if not known and len(value) <= _FEW:
+        if not coding.typed and not flat:
+            return _cut_few(value, coding)
+        if len(whole := coding.encode(value)) <= INLINE_WHOLE:
+            return Inline(coding.finish(whole))
+    step, cutter = (CHUNK, _cut_flat) if flat else (BLOCK, _cut_block)
     blocks: list[Block] = []
     for place, at in enumerate(range(0, len(value), step)):
         old = known[place] if place < len(known) else None
         blocks.append(cutter(value[at : at + step], coding, old))
     return Many(blocks, len(value))
+
+
+def _cut_few(value: list[Any], coding: Coding) -> Inline | Many:
+    """A short list of elements whose fragments, joined, are the list: encoded once, wherever it will lie."""
+    seen = look(value, coding.eyes, None)
+    plains = [coding.encode(element) for element in value]
+    if sum(map(len, plains)) < INLINE_WHOLE:
+        return Inline(coding.finish(b"".join((array_header(len(value)), *plains))))
+    return Many([Block([Item(plain, coding) for plain in plains], seen)], len(value))
 
 
 def _cut_flat(value: list[Any], coding: Coding, old: Block | None) -> Block:
