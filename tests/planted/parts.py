@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from milepost import lease, maintenance, operations, saver
-from milepost.codec import items
+from milepost.codec import guard, items
 from milepost.codec.guard import Seen
 from milepost.codec.values import Serializer
 from milepost.observe import Observers
@@ -61,16 +61,22 @@ class _FieldsByIdentity(Seen):
             self.boxes = before
 
 
+def _guard(patch: pytest.MonkeyPatch, kind: type[Seen]) -> None:
+    patch.setattr(items, "Seen", kind)
+    patch.setattr(guard, "Seen", kind)
+    patch.setattr(guard, "_trace", None)  # else the part in C would do it, and right
+
+
 def guard_by_identity(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(items, "Seen", _ByIdentity)
+    _guard(patch, _ByIdentity)
 
 
 def guard_by_equality(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(items, "Seen", _ByEquality)
+    _guard(patch, _ByEquality)
 
 
 def guard_is_shallow(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(items, "Seen", _FieldsByIdentity)
+    _guard(patch, _FieldsByIdentity)
 
 
 def prune_drops_delta_ancestors(patch: pytest.MonkeyPatch) -> None:

@@ -264,6 +264,7 @@ def test_a_trace_keeps_what_it_saw_alive_and_gives_it_back() -> None:
     from milepost_speedups import trace
 
     messages = conversation()
+    messages[0].content = str(b"be brief", "ascii")
     content, nested = messages[0].content, messages[1].additional_kwargs["a"]
     before = sys.getrefcount(content), sys.getrefcount(nested)
     traces = [trace(messages, guard.GUARDED)]

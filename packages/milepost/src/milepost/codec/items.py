@@ -17,6 +17,7 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot  # LangGraph has no 
 from milepost.codec.coding import Coding
 from milepost.codec.exts import array_header
 from milepost.codec.guard import BLOCK, SameObjects, Seen, Traced, guardable, look
+from milepost.errors import Unserializable
 
 INLINE = 64
 """An encoded value of at most this many bytes lies in the header itself."""
@@ -145,6 +146,14 @@ def cut(value: Any, coding: Coding, before: Piece | None = None) -> Piece:
 
 
 def _cut_list(value: list[Any], coding: Coding, before: Piece | None) -> Inline | Many:
+    try:
+        return _cut_elements(value, coding, before)
+    except Unserializable:
+        coding.encode(value)  # raises again, and says which element it is
+        raise
+
+
+def _cut_elements(value: list[Any], coding: Coding, before: Piece | None) -> Inline | Many:
     known = before.blocks if isinstance(before, Many) else ()
     flat = not coding.typed and _FLAT.issuperset(map(type, value))
     if not known and len(value) <= _FEW:
