@@ -12,7 +12,9 @@ from milepost.ledger.errors import (
     CallStopped,
     CallSuperseded,
     CallUnrecorded,
+    CompensationFailed,
     CompensationPending,
+    Irreversible,
     LedgerError,
     NotDurable,
     OrphanFound,
@@ -34,6 +36,7 @@ from milepost.ledger.policy import (
 )
 from milepost.ledger.record import CallRecord, Transition
 from milepost.ledger.request import CallRequest, Failed, InDoubt, Succeeded, Suspended
+from milepost.ledger.rollback import Rollback, Undo
 
 __all__ = [
     "BarrierTimeout",
@@ -46,21 +49,25 @@ __all__ = [
     "CallStopped",
     "CallSuperseded",
     "CallUnrecorded",
+    "CompensationFailed",
     "CompensationPending",
     "Done",
     "Failed",
     "InDoubt",
+    "Irreversible",
     "Ledger",
     "LedgerError",
     "NotDurable",
     "OrphanFound",
     "PayloadMismatch",
     "Replay",
+    "Rollback",
     "Run",
     "Succeeded",
     "Suspended",
     "ToolPolicy",
     "Transition",
+    "Undo",
     "Unsettled",
     "Verdict",
     "applied",

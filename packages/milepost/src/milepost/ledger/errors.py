@@ -45,6 +45,20 @@ class CallUnrecorded(CallStopped):
     for other processes its outcome is unknown."""
 
 
+class Irreversible(MilepostError):
+    """A rollback would have to undo what cannot be undone. Nothing was begun.
+
+    Facts: ``thread``, ``tools``, ``keys``.
+    """
+
+
+class CompensationFailed(MilepostError):
+    """A compensation raised (``__cause__``), and the rollback stopped there. It can be repeated.
+
+    Facts: ``thread``, ``key``, ``tool``.
+    """
+
+
 class LedgerError(CallStopped):
     """The ledger could not do its work, and the call was not performed. ``__cause__`` says why."""
 

@@ -9,19 +9,22 @@ import socket
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal, ParamSpec, TypeVar, cast
 
+from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 
 from milepost.callstore import UNSETTLED
 from milepost.errors import InvalidConfig
 from milepost.flavour import run
+from milepost.ledger.basis import OverSaver, Settings
 from milepost.ledger.boundary import Boundary, OnUnsettled
 from milepost.ledger.call import Call, Done, Replay, Run
-from milepost.ledger.core import Core, OverSaver, Settings
+from milepost.ledger.core import Core
 from milepost.ledger.policy import Declared, Duration, ToolPolicy, Verdict, declared, seconds, unsafe
 from milepost.ledger.record import CallRecord
 from milepost.ledger.request import CallRequest, OnOrphan, Outcome
+from milepost.ledger.rollback import Rollback, Rollbacks
 from milepost.ledger.upkeep import Upkeep
-from milepost.places import check_thread
+from milepost.places import check_id, check_thread, configurable
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -88,6 +91,7 @@ class Ledger:
         boundary.on_unsettled = on_unsettled
         self.core = Core(saver, self.settings, boundary)
         self._upkeep = Upkeep(self.core)
+        self._rollbacks = Rollbacks(self.core, self._upkeep)
 
     def policy(self, tool: str) -> ToolPolicy:
         """The class of a tool."""
@@ -259,6 +263,54 @@ class Ledger:
         """`orphans`, async."""
         return await self._upkeep.orphans(self.core.asynchronous(), thread_id, branch)
 
+    def rollback(
+        self,
+        thread_id: str,
+        *,
+        to: str | RunnableConfig,
+        dry_run: bool = False,
+        accept_irreversible: Collection[str] = (),
+        by: str = "rollback",
+        wait: float | None = 0.0,
+    ) -> Rollback:
+        """Undo the effects of the calls that were begun from the checkpoint `to` or later, the last one first, and have
+        the thread go on from there.
+
+        `to` is a checkpoint id of the root namespace, or a config that has one. With `dry_run`, only tells what would be
+        done. Takes the thread's lease, waiting `wait` seconds for it; finds out what became of calls in doubt; calls
+        ``compensate(record, result)`` of each call's tool, recorded, so that a crash repeats it with the same
+        `current_call().key`; and when all are undone, puts a copy of the checkpoint on top of it. It can be repeated, and
+        resumed after a crash. Calls of global scope, and those of steps within a call, are their tool's to undo.
+
+        Raises `InvalidConfig` for an unknown checkpoint; `Irreversible`, before anything is done, for calls of tools
+        without `compensate` that `accept_irreversible` does not name; `CompensationFailed` when one raised, and
+        `Busy` or `Conflict` when somebody else is at it.
+        """
+        thread, checkpoint = check_thread(thread_id), _checkpoint_of(to)
+        hands = self.core.blocking()
+        if dry_run:
+            return run(self._rollbacks.plan(hands, thread, checkpoint))[0]
+        with self.core.saver.lease(thread, wait=wait):
+            return run(self._rollbacks.run(hands, thread, checkpoint, accept_irreversible=accept_irreversible, by=by))
+
+    async def arollback(
+        self,
+        thread_id: str,
+        *,
+        to: str | RunnableConfig,
+        dry_run: bool = False,
+        accept_irreversible: Collection[str] = (),
+        by: str = "rollback",
+        wait: float | None = 0.0,
+    ) -> Rollback:
+        """`rollback`, async; compensations may be."""
+        thread, checkpoint = check_thread(thread_id), _checkpoint_of(to)
+        hands = self.core.asynchronous()
+        if dry_run:
+            return (await self._rollbacks.plan(hands, thread, checkpoint))[0]
+        async with self.core.saver.lease(thread, wait=wait):
+            return await self._rollbacks.run(hands, thread, checkpoint, accept_irreversible=accept_irreversible, by=by)
+
     def resolve(
         self, key: str, verdict: Verdict, *, by: str, note: str = "", thread_id: str | None = None
     ) -> CallRecord:
@@ -281,6 +333,15 @@ class Ledger:
 def _check_choice(what: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise InvalidConfig(f"{what} is {value!r}: one of {', '.join(choices)}", what=what, value=repr(value)[:200])
+
+
+def _checkpoint_of(to: object) -> str:
+    """The checkpoint id that `to` is, or names."""
+    id = to if isinstance(to, str) else configurable(to).get("checkpoint_id")
+    text = check_id(id, "to")
+    if not text:
+        raise InvalidConfig("to is empty: name a checkpoint", what="to", value="''")
+    return text
 
 
 def _thread_here() -> str | None:

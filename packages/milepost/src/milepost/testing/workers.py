@@ -13,6 +13,7 @@ from milepost.ledger import (
     Done,
     Ledger,
     Replay,
+    Rollback,
     Run,
     ToolPolicy,
     Verdict,
@@ -92,6 +93,11 @@ class Worker:
         if self._blocking:
             return self.ledger.resolve(key, verdict, **how)
         return await self.ledger.aresolve(key, verdict, **how)
+
+    async def rollback(self, to: str, **how: Any) -> Rollback:
+        if self._blocking:
+            return self.ledger.rollback("thread", to=to, **how)
+        return await self.ledger.arollback("thread", to=to, **how)
 
     async def store(self) -> CallStore:
         """The store behind it."""

@@ -35,7 +35,8 @@ from milepost.ledger import (
     unknown,
 )
 from milepost.ledger import Ledger as PlainLedger
-from milepost.ledger.core import Core, OverSaver
+from milepost.ledger.basis import OverSaver
+from milepost.ledger.core import Core
 from milepost.ledger.hands import Hands
 from milepost.ledger.policy import Declared
 from milepost.tools.conversation import Conversation, Conversations

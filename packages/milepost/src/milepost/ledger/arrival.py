@@ -1,0 +1,308 @@
+"""What happens when a call arrives, as coroutines over `Hands`."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from milepost.callstore import CallAnswer, CallChange, CallRow, CallStore
+from milepost.codec.calls import (
+    CallInfo,
+    digest,
+    match_of,
+)
+from milepost.errors import InvalidConfig, Unavailable
+from milepost.ledger.basis import FIRST_LOOK, LAST_LOOK, Basis, Plan, facts
+from milepost.ledger.call import Call, Replay, Run
+from milepost.ledger.errors import (
+    BarrierTimeout,
+    CallInDoubt,
+    CompensationPending,
+    NotDurable,
+    OrphanFound,
+    PayloadMismatch,
+)
+from milepost.ledger.hands import Hands
+from milepost.ledger.policy import ToolPolicy, Verdict
+from milepost.ledger.record import CallRecord
+from milepost.ledger.request import (
+    CallRequest,
+)
+from milepost.store import Query
+
+if TYPE_CHECKING:
+    from milepost.ledger.core import Core
+
+_ROUNDS: Final = 64
+"""How often an arrival looks at a record that others keep changing, before it gives up."""
+
+
+class Arrival(Basis):
+    """What happens when a call arrives."""
+
+    async def enter(self, hands: Hands, request: CallRequest) -> Run | Replay:
+        """See `milepost.ledger.Ledger.enter`."""
+        policy = self.policy(request)
+        if not policy.effectful:
+            return Run(self._unrecorded(request, policy))
+        with self.bubbling(request):
+            return await self._enter(hands, self.plan(request))
+
+    async def _enter(self, hands: Hands, plan: Plan) -> Run | Replay:
+        if not plan.request.durable and plan.info.own is None:
+            raise NotDurable(
+                f"{plan.info.tool!r} changes the world, and this run stores nothing before its end (durability "
+                '"exit"): run with durability="sync" or "async", or declare a key of your own for the tool',
+                **facts(plan),
+            )
+        store = await self.store(hands)
+        await self.flush(store, plan)
+        if plan.info.own is None:
+            await self._barrier(hands, plan)
+        return await self._arrive(hands, store, plan)
+
+    async def _arrive(self, hands: Hands, store: CallStore, plan: Plan) -> Run | Replay:
+        change = self._first(plan)
+        for _ in range(_ROUNDS):
+            answer = await self._claim(store, plan, change)
+            row = answer.row
+            if answer.done and row is not None:
+                return Run(self._began(plan, row))
+            if row is None:
+                await self._orphans(store, plan, answer.kin)
+                change = self._first(plan)
+                continue
+            following = await self._found(hands, store, plan, row, answer.now)
+            if isinstance(following, Replay):
+                return following
+            change = following or self._first(plan)
+        raise self.in_progress(plan, None)
+
+    def _first(self, plan: Plan) -> CallChange:
+        """The claim of a call that has no record yet."""
+        book = self.book
+        change = book.change(
+            plan.home,
+            plan.key,
+            None,
+            "started",
+            lease=self.settings.lease,
+            call=book.seal_info(plan.home, plan.key, plan.info),
+            match=match_of(plan.info),
+        )
+        with self._lock:
+            stamp = self._unconfirmed.pop((plan.home, plan.key), None)
+        return change if stamp is None else replace(change, stamp=stamp)
+
+    async def _claim(self, store: CallStore, plan: Plan, change: CallChange) -> CallAnswer:
+        after = tuple(dict.fromkeys(id for _, id in plan.request.checkpoints)) if plan.home else ()
+        try:
+            return await store.claim(plan.home, change, beside=plan.beside, after=after, fence=plan.fence)
+        except Unavailable:
+            # Whether it was applied is not known, but that nothing was performed under this stamp is.
+            if change.expect is None:
+                with self._lock:
+                    self._unconfirmed[plan.home, plan.key] = change.stamp
+            raise
+
+    def _began(self, plan: Plan, row: CallRow) -> Call:
+        call = Call(
+            cast("Core", self),
+            thread=plan.request.thread,
+            home=plan.home,
+            record_key=row.key,
+            info=self.book.info(row),
+            policy=plan.policy,
+            mark=row.mark,
+            until=row.until,
+            fence=plan.fence,
+            at=plan.at,
+        )
+        if plan.at is not None:
+            self.boundary.begins(plan.at)
+        return call
+
+    def _unrecorded(self, request: CallRequest, policy: ToolPolicy) -> Call:
+        info = CallInfo(
+            request.tool, None, "", policy.kind, digest("readonly", secrets.token_hex(16)), call=request.call
+        )
+        return Call(
+            cast("Core", self),
+            thread=request.thread,
+            home=request.thread,
+            record_key="",
+            info=info,
+            policy=policy,
+            mark=None,
+            until=float("inf"),
+            fence=None,
+            at=None,
+        )
+
+    # What is found on arrival.
+
+    async def _found(
+        self, hands: Hands, store: CallStore, plan: Plan, row: CallRow, now: float
+    ) -> Replay | CallChange | None:
+        """What a record says: the result, a claim to make, or None to look again."""
+        book = self.book
+        record = book.open(row)
+        if record.info.fingerprint != plan.info.fingerprint:
+            raise self.pause(
+                PayloadMismatch,
+                plan,
+                record,
+                f"the key is recorded for a call of {record.tool!r} with other arguments",
+                found=record.info.fingerprint,
+                expected=plan.info.fingerprint,
+            )
+        if row.state == "succeeded":
+            return Replay(record, record.result)
+        if row.state in ("compensating", "compensation_failed"):
+            raise self.pause(CompensationPending, plan, record, "it is being undone, or could not be undone")
+        if row.state == "compensated":
+            return self._again(plan, row, generation=row.generation + 1, attempt=0, outcome={}, note="performed anew")
+        if row.state == "failed":
+            return self._again(plan, row, attempt=row.attempt + 1, outcome={}, note="tried again")
+        if row.state == "suspended":
+            return self._again(plan, row, note="resumed")
+        if row.state == "started":
+            if row.until > now:
+                await self.wait(hands, plan, record, row.until - now)
+                return None
+            await self.expired(store, row, plan.fence)
+            return None
+        return await self._doubt(hands, store, plan, row, record, now)
+
+    def _again(self, plan: Plan, row: CallRow, **how: Any) -> CallChange:
+        return self.book.change(plan.home, row.key, row.mark, "started", lease=self.settings.lease, **how)
+
+    async def _doubt(
+        self, hands: Hands, store: CallStore, plan: Plan, row: CallRow, record: CallRecord, now: float
+    ) -> Replay | CallChange | None:
+        """An outcome that is not known: wait until nobody can act any more, then retry, reconcile, or ask a person."""
+        request, policy = plan.request, plan.policy
+        if policy.kind == "transactional":
+            # What was not committed with its record did not happen; whoever still tries fails at the record.
+            return self._again(plan, row, attempt=row.attempt + 1, outcome={}, note="not committed")
+        quiet = row.until + record.info.max_duration + self.settings.skew
+        if policy.retries and (policy.window is None or now - row.started + policy.max_duration < policy.window):
+            if now < quiet and not record.told:
+                await self.wait(hands, plan, record, quiet - now)
+                return None
+            return self._again(plan, row, attempt=row.attempt + 1, outcome={}, note="retried with the same key")
+        if request.answer is not None and request.answer.kind != "unknown":
+            await self.judge(store, row, request.answer, request.answered_by or "a person", plan.fence)
+            return None
+        if policy.reconcile is not None:
+            if now < quiet:
+                await self.wait(hands, plan, record, quiet - now)
+                return None
+            verdict = await hands.do(policy.reconcile, record)
+            if not isinstance(verdict, Verdict):
+                raise InvalidConfig(
+                    f"reconcile of {record.tool!r} returned {verdict!r}: applied(…), not_applied() or unknown()",
+                    what="reconcile",
+                )
+            if verdict.kind != "unknown":
+                await self.judge(store, row, verdict, "reconcile", plan.fence)
+                return None
+        raise self.pause(CallInDoubt, plan, record, f"nobody knows whether it took place ({record.reason})")
+
+    # Orphans.
+
+    async def _orphans(self, store: CallStore, plan: Plan, kin: Sequence[CallRow]) -> None:
+        """Look at equal calls: adopt the one whose message is gone, or make sure that there is none."""
+        request, book = plan.request, self.book
+        how = request.orphans or self.settings.on_orphan
+        known: list[str] = []
+        for row in sorted(kin, key=lambda row: (row.started, row.key)):
+            # What did not take place, or was undone, is nobody's effect.
+            info = book.info(row)
+            if row.state in ("failed", "compensated") or how == "run" or self._explained(info, request):
+                known.append(row.key)
+                continue
+            record = book.open(row)
+            if request.answer is not None and request.answer.kind != "unknown":
+                adopts = request.answer.kind == "applied"
+            elif how == "auto" and plan.policy.retries:
+                adopts = True
+            else:
+                raise self.pause(
+                    OrphanFound,
+                    plan,
+                    record,
+                    "an equal call is recorded whose message is not in the state any more: is this that call",
+                    choices=("adopt", "run"),
+                    orphan=record.key,
+                )
+            if not adopts:
+                known.append(row.key)
+                continue
+            await self._adopt(store, plan, row, info)
+            return
+        plan.beside = (*plan.beside, *known)
+
+    @staticmethod
+    def _explained(info: CallInfo, request: CallRequest) -> bool:
+        """Whether a record is of a message at hand."""
+        if info.message is None:
+            return request.message is None and info.position <= request.position
+        return info.message == request.message or (info.message, info.call or "") in request.branch
+
+    async def _adopt(self, store: CallStore, plan: Plan, row: CallRow, info: CallInfo) -> None:
+        """Bind an orphan's record to the call at hand, and let it be found under its key."""
+        new = plan.info
+        bound = replace(
+            info,
+            message=new.message,
+            call=new.call,
+            position=new.position,
+            apart=new.apart,
+            checkpoints=new.checkpoints,
+        )
+        book = self.book
+        change = book.change(
+            plan.home,
+            row.key,
+            row.mark,
+            row.state,
+            call=book.seal_info(plan.home, row.key, bound),
+            alias=plan.key,
+            note=f"adopted by call {new.call!r} of message {new.message!r}",
+        )
+        await store.settle(plan.home, replace(change, owner=row.owner), fence=plan.fence)
+
+    # The barrier.
+
+    async def _barrier(self, hands: Hands, plan: Plan) -> None:
+        """Wait until the checkpoints that the task rests on are durable: else a crash forgets who asked for the call."""
+        thread, boundary = plan.request.thread, self.boundary
+        missing = boundary.missing((thread, ns, id) for ns, id in plan.request.checkpoints)
+        if not missing:
+            return
+        store = await self.saver.operations.open(hands.side)
+        left = self.settings.barrier_timeout
+        look = FIRST_LOOK
+        for key in missing:
+            done = boundary.expect(key)
+            try:
+                while not done.done():
+                    found = await store.page(Query(thread=key[0], ns=key[1], id=key[2]), None, 1, items=False)
+                    if found.snapshots:
+                        boundary.committed(key)
+                        break
+                    if left <= 0:
+                        raise BarrierTimeout(
+                            f"{plan.info.tool!r} was not performed: checkpoint {key[2]!r} of thread {thread!r}, from "
+                            f"which its task started, was not stored within {self.settings.barrier_timeout:g} s",
+                            missing=key,
+                            **facts(plan),
+                        )
+                    pause = min(look, left)
+                    await hands.until(done, pause)
+                    left, look = left - pause, min(2 * look, LAST_LOOK)
+            finally:
+                boundary.forget(key, done)

@@ -1,0 +1,299 @@
+"""What the parts of the ledger's core share."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, cast
+
+from milepost.callstore import CallAnswer, CallChange, CallRow, CallStore
+from milepost.codec.calls import (
+    MAX_KEY,
+    CallInfo,
+    call_key,
+    fingerprint,
+    handle_of_own,
+)
+from milepost.errors import InvalidConfig, MilepostError, TooLarge
+from milepost.lease import ThreadLease, fence_for
+from milepost.ledger.boundary import Boundary, Key
+from milepost.ledger.call import Call
+from milepost.ledger.errors import (
+    CallInProgress,
+    CallPaused,
+    CallStopped,
+    LedgerError,
+    pause_id,
+)
+from milepost.ledger.hands import AsyncHands, BlockingHands, Hands
+from milepost.ledger.policy import ToolPolicy, Verdict
+from milepost.ledger.record import Book, CallRecord
+from milepost.ledger.request import (
+    CallRequest,
+    OnOrphan,
+)
+from milepost.operations import AsyncSide, BlockingSide, Operations
+from milepost.places import check_id, check_thread
+
+FIRST_LOOK, LAST_LOOK = 0.02, 0.5
+"""Seconds between two looks at what another worker does: first, and at most."""
+
+
+class OverSaver(Protocol):
+    """What the ledger needs of a saver."""
+
+    @property
+    def operations(self) -> Operations: ...
+
+    def blocking_side(self) -> BlockingSide: ...
+
+    def async_side(self) -> AsyncSide: ...
+
+    def lease(self, thread_id: str, *, wait: float | None = 0.0) -> ThreadLease: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The options of a ledger; durations in seconds."""
+
+    tools: Mapping[str, ToolPolicy]
+    default: ToolPolicy
+    lease: float
+    wait_timeout: float
+    barrier_timeout: float
+    skew: float
+    tenant: str
+    owner: str
+    on_orphan: OnOrphan
+    clock: Callable[[], float] = time.time
+    monotonic: Callable[[], float] = time.monotonic
+    hands: tuple[type[BlockingHands], type[AsyncHands]] = (BlockingHands, AsyncHands)
+
+
+@dataclass(slots=True)
+class Plan:
+    """A request, worked out."""
+
+    request: CallRequest
+    policy: ToolPolicy
+    home: str
+    key: str
+    info: CallInfo
+    fence: int | None = None
+    beside: tuple[str, ...] = ()
+    waited: float = field(default=0.0)
+
+    @property
+    def at(self) -> Key | None:
+        """The checkpoint that the task started from."""
+        checkpoints = self.request.checkpoints
+        return (self.request.thread, *checkpoints[0]) if checkpoints else None
+
+
+class Basis:
+    """What every part of the ledger's core needs: options, the store, keys, changes, and how a call is stopped."""
+
+    def __init__(self, saver: OverSaver, settings: Settings, boundary: Boundary) -> None:
+        self.saver = saver
+        self.settings = settings
+        self.boundary = boundary
+        self.monotonic = settings.monotonic
+        self._lock = threading.Lock()
+        self._unconfirmed: dict[tuple[str, str], str] = {}
+        """(home, key) -> the stamp of a claim whose reply was lost: nothing was performed under it."""
+        self._kept: dict[tuple[str, str], CallChange] = {}
+        """Outcomes that could not be stored yet."""
+
+    def blocking(self) -> Hands:
+        return self.settings.hands[0](self.saver.blocking_side())
+
+    def asynchronous(self) -> Hands:
+        return self.settings.hands[1](self.saver.async_side())
+
+    @property
+    def book(self) -> Book:
+        return Book(self.saver.operations.codec, self.settings.clock, self.settings.owner)
+
+    async def store(self, hands: Hands) -> CallStore:
+        return cast("CallStore", await self.saver.operations.open(hands.side))
+
+    def fence(self, home: str) -> int | None:
+        """What a change carries here; a key of global scope is no thread's."""
+        return fence_for(self.saver.operations.shared, home) if home else None
+
+    # What was asked.
+
+    def policy(self, request: CallRequest) -> ToolPolicy:
+        """The class of the request's tool."""
+        return request.policy or self.settings.tools.get(request.tool, self.settings.default)
+
+    def plan(self, request: CallRequest) -> Plan:
+        """Key and fingerprint. Raises `InvalidConfig` for what cannot be recognised again."""
+        policy, settings = self.policy(request), self.settings
+        thread = check_thread(request.thread) if request.thread else ""
+        shown = policy.fingerprint(request.arguments) if policy.fingerprint else dict(request.arguments)
+        mark = fingerprint(request.tool, shown)
+        own, scope = request.key, request.scope
+        if own is None and policy.key is not None:
+            own, scope = policy.key(request.arguments), policy.scope
+        if own is None and request.call is None:
+            raise InvalidConfig(
+                f"the call of {request.tool!r} has neither an id nor a key: declare key=… for the tool", what="key"
+            )
+        if not thread and (own is None or scope != "global"):
+            raise InvalidConfig(
+                f"the call of {request.tool!r} is made outside of a thread: name one, or use a key of scope 'global'",
+                what="thread",
+            )
+        info = CallInfo(
+            tool=request.tool,
+            arguments=shown,
+            fingerprint=mark,
+            kind=policy.kind,
+            handle="",
+            tenant=settings.tenant,
+            message=request.message,
+            call=request.call,
+            position=request.position,
+            apart=mark if request.repeats or (request.message is None and own is None) else "",
+            epoch=request.epoch,
+            own=None if own is None else _check_key(own),
+            human=request.human,
+            checkpoints=request.checkpoints,
+            window=policy.window,
+            max_duration=policy.max_duration,
+            compensable=policy.compensate is not None,
+        )
+        key = call_key(thread, info)
+        handle = key if own is None else handle_of_own(thread, settings.tenant, own, scope)
+        home = "" if own is not None and scope == "global" else thread
+        fence = self.fence(home)
+        return Plan(request, policy, home, key, replace(info, handle=handle), fence)
+
+    # Changes that several need.
+
+    async def expired(self, store: CallStore, row: CallRow, fence: int | None) -> CallAnswer:
+        """An expired lease means in doubt, never free."""
+        reason = f"{row.owner} did not say what became of it before its lease ended"
+        change = self.book.change(row.thread, row.key, row.mark, "in_doubt", outcome={"reason": reason}, note=reason)
+        return await store.settle(row.thread, replace(change, owner=row.owner), fence=fence)
+
+    async def judge(self, store: CallStore, row: CallRow, verdict: Verdict, by: str, fence: int | None) -> CallAnswer:
+        """Record a verdict on a call that is in doubt."""
+        if verdict.kind == "applied":
+            state, outcome = "succeeded", {"result": verdict.result}
+        else:
+            state, outcome = "failed", {"reason": verdict.note or f"not applied, says {by}"}
+        change = self.book.change(
+            row.thread,
+            row.key,
+            row.mark,
+            cast("Any", state),
+            outcome=outcome,
+            by=by,
+            note=f"{verdict.kind}. {verdict.note}".strip(),
+        )
+        return await store.settle(row.thread, replace(change, owner=row.owner), fence=fence)
+
+    async def wait(self, hands: Hands, plan: Plan, record: CallRecord, needed: float) -> None:
+        left = self.settings.wait_timeout - plan.waited
+        if left <= 0:
+            raise self.in_progress(plan, record)
+        look = min(max(plan.waited, FIRST_LOOK), LAST_LOOK, max(needed, FIRST_LOOK), left)
+        await hands.sleep(look)
+        plan.waited += look
+
+    async def flush(self, store: CallStore, plan: Plan) -> None:
+        """Store an outcome that this process could not store before."""
+        key = (plan.home, plan.key)
+        if key not in self._kept:
+            return
+        with self._lock:
+            change = self._kept.get(key)
+        if change is not None:
+            await store.settle(plan.home, change, fence=plan.fence)
+            with self._lock:
+                self._kept.pop(key, None)
+
+    # Stopping.
+
+    @contextmanager
+    def bubbling(self, request: CallRequest) -> Generator[None, None, None]:
+        """Let errors of the store stop the run, instead of being told to the model."""
+        try:
+            yield
+        except CallStopped:
+            raise
+        except MilepostError as exc:
+            raise LedgerError(
+                f"{request.tool!r} was not performed: {exc.message}",
+                **{**exc.facts, "thread": request.thread, "tool": request.tool},
+            ) from exc
+
+    def in_progress(self, plan: Plan, record: CallRecord | None) -> CallInProgress:
+        by = "another worker" if record is None else record.owner
+        return CallInProgress(
+            f"{plan.info.tool!r} is being performed in thread {plan.request.thread!r} by {by}, or might still be; this "
+            f"run waited {plan.waited:.1f} s. Run the thread again later.",
+            owner=by,
+            until=None if record is None else record.until,
+            **facts(plan),
+        )
+
+    def pause(
+        self,
+        kind: type[CallPaused],
+        plan: Plan,
+        record: CallRecord,
+        why: str,
+        choices: tuple[str, ...] = ("applied", "not_applied"),
+        **more: Any,
+    ) -> CallPaused:
+        payload = {
+            "kind": kind.__name__,
+            "tool": plan.info.tool,
+            "arguments": plan.info.arguments,
+            "key": record.key,
+            "thread": plan.request.thread,
+            "state": record.state,
+            "started": record.started,
+            "updated": record.updated,
+            "attempt": record.attempt,
+            "why": why,
+            "choices": list(choices),
+        }
+        return kind(
+            f"the call of {plan.info.tool!r} in thread {plan.request.thread!r} waits for a person: {why}. "
+            f"Settle it with Ledger.resolve({record.key!r}, …), then run the thread again.",
+            **facts(plan),
+            **more,
+            id=pause_id(plan.home, plan.key),
+            payload=payload,
+        )
+
+
+def facts(plan: Plan) -> dict[str, Any]:
+    """Of an error about a call that was not performed."""
+    return {"thread": plan.request.thread, "key": plan.key, "tool": plan.info.tool}
+
+
+def facts_of(call: Call) -> dict[str, Any]:
+    """Of an error about a call that was."""
+    return {"thread": call.thread, "key": call.record_key, "tool": call.tool}
+
+
+def _check_key(key: object) -> str:
+    text = check_id(key, "key")
+    if not text:
+        raise InvalidConfig("the key of a call is empty", what="key", value="''")
+    if len(text) > MAX_KEY:
+        raise TooLarge(
+            f"the key of a call has {len(text)} characters; at most {MAX_KEY} are stored. Use a hash of it.",
+            what="key",
+            size=len(text),
+            limit=MAX_KEY,
+        )
+    return text

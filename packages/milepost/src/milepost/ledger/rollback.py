@@ -1,0 +1,277 @@
+"""Rollback: undo the effects after a checkpoint, the last one first, and then go on from there."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final, Literal, cast
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, CheckpointTuple
+from langgraph.checkpoint.base.id import uuid6
+
+from milepost.callstore import CallAnswer, CallQuery, CallRow, CallStore
+from milepost.codec.calls import call_key
+from milepost.errors import Conflict, InvalidConfig
+from milepost.ledger.basis import Plan
+from milepost.ledger.core import Core
+from milepost.ledger.errors import CallStopped, CompensationFailed, Irreversible
+from milepost.ledger.hands import Hands
+from milepost.ledger.policy import ToolPolicy, Verdict, idempotent
+from milepost.ledger.record import CallRecord
+from milepost.ledger.request import CallRequest
+from milepost.ledger.upkeep import Upkeep
+from milepost.places import Place
+from milepost.store import Chart
+
+UNDO: Final = "~undo"
+"""The step under which a compensation is recorded. Steps of the user's do not begin so."""
+
+Action = Literal["compensate", "settle", "nothing", "irreversible"]
+"""What a rollback does about one call. "settle": what became of it has to be found out first."""
+
+ROLLED_BACK: Final = "rollback"
+"""The key of a fork's metadata that says to which checkpoint a rollback led."""
+
+
+@dataclass(frozen=True, slots=True)
+class Undo:
+    """One call in the plan of a rollback."""
+
+    record: CallRecord
+    action: Action
+
+
+@dataclass(frozen=True, slots=True)
+class Rollback:
+    """What a rollback does, or has done."""
+
+    thread: str
+    to: str
+    calls: tuple[Undo, ...]
+    """The calls after the checkpoint, in the order in which they are dealt with: the last one first."""
+    fork: RunnableConfig | None = None
+    """The checkpoint that the thread goes on from; None for a dry run."""
+
+
+class Rollbacks:
+    """Rollbacks over a core."""
+
+    def __init__(self, core: Core, upkeep: Upkeep) -> None:
+        self.core = core
+        self._upkeep = upkeep
+
+    async def plan(self, hands: Hands, thread: str, to: str) -> tuple[Rollback, CheckpointTuple]:
+        """What is to be done, and the checkpoint that is gone back to."""
+        operations = self.core.saver.operations
+        found = await operations.get_tuple(hands.side, Place(thread, "", to))
+        if found is None:
+            raise InvalidConfig(f"thread {thread!r} has no checkpoint {to!r} to go back to", what="to", value=repr(to))
+        chart = await (await operations.open(hands.side)).chart(thread)
+        assert chart is not None
+        rows = await self._upkeep.listed(hands, CallQuery(thread))
+        book = self.core.book
+        later = _Later(chart, to)
+        opened = [book.open(row) for row in rows]
+        chosen = [record for record in opened if not record.info.step and later.has(record)]
+        stepped = {
+            (record.info.message, record.info.call, record.info.own)
+            for record in opened
+            if record.info.step and record.info.step != UNDO and record.state == "succeeded"
+        }
+        chosen.sort(key=lambda record: (record.started, record.key), reverse=True)
+        calls = tuple(Undo(record, self._action(record, stepped)) for record in chosen)
+        return Rollback(thread, to, calls), found
+
+    def _policy(self, record: CallRecord) -> ToolPolicy:
+        settings = self.core.settings
+        return settings.tools.get(record.tool, settings.default)
+
+    def _action(self, record: CallRecord, stepped: Collection[tuple[str | None, str | None, str | None]]) -> Action:
+        info, policy = record.info, self._policy(record)
+        if record.state in ("failed", "compensated"):
+            return "nothing"
+        if record.state == "suspended":
+            return "irreversible" if (info.message, info.call, info.own) in stepped else "nothing"
+        if policy.compensate is None:
+            return "settle" if record.state in ("started", "in_doubt") and policy.reconcile else "irreversible"
+        if record.state == "started" or (record.state == "in_doubt" and policy.reconcile is not None):
+            return "settle"
+        return "compensate"
+
+    async def run(
+        self, hands: Hands, thread: str, to: str, *, accept_irreversible: Collection[str], by: str
+    ) -> Rollback:
+        """See `milepost.ledger.Ledger.rollback`. To be called under the thread's lease."""
+        plan, found = await self.plan(hands, thread, to)
+        stuck = [undo.record for undo in plan.calls if undo.action == "irreversible"]
+        if refused := [record for record in stuck if record.tool not in accept_irreversible]:
+            tools = sorted({record.tool for record in refused})
+            raise Irreversible(
+                f"{len(refused)} calls of {', '.join(tools)} in thread {thread!r} cannot be undone: nothing was done. Give "
+                "their tools a compensate=…, or name them in accept_irreversible.",
+                thread=thread,
+                tools=tools,
+                keys=[record.key for record in refused],
+            )
+        store = await self.core.store(hands)
+        for undo in plan.calls:
+            if undo.action in ("compensate", "settle"):
+                await self._undo(hands, store, undo.record, accept_irreversible, by)
+        return replace(plan, fork=await self._fork(hands, plan, found))
+
+    async def _undo(
+        self, hands: Hands, store: CallStore, record: CallRecord, accept_irreversible: Collection[str], by: str
+    ) -> None:
+        row = await self._settled(hands, store, record)
+        if row.state not in ("succeeded", "in_doubt", "compensating", "compensation_failed"):
+            return
+        policy = self._policy(record)
+        if policy.compensate is None:
+            if record.tool in accept_irreversible:
+                return
+            raise Irreversible(
+                f"the call {record.key!r} of {record.tool!r} took place after all, and cannot be undone",
+                thread=record.thread,
+                tools=[record.tool],
+                keys=[record.key],
+            )
+        core, book = self.core, self.core.book
+        fence = core.fence(row.thread)
+        begun = book.change(row.thread, row.key, row.mark, "compensating", by=by, lease=core.settings.lease)
+        row = _done(await store.claim(row.thread, begun, fence=fence), record)
+        mark = row.mark
+        try:
+            await self._compensate(hands, book.open(row), policy)
+        except CallStopped:
+            raise
+        except Exception as exc:
+            reason = f"{type(exc).__name__}: {exc}"
+            failed = book.change(row.thread, row.key, mark, "compensation_failed", by=by, note=reason, lease=0.0)
+            await store.settle(row.thread, failed, fence=fence)
+            raise CompensationFailed(
+                f"the call {record.key!r} of {record.tool!r} could not be undone ({reason}); what came after it is. See to "
+                "the cause, then repeat the rollback.",
+                thread=record.thread,
+                key=record.key,
+                tool=record.tool,
+            ) from exc
+        undone = book.change(row.thread, row.key, mark, "compensated", by=by, lease=0.0)
+        _done(await store.settle(row.thread, undone, fence=fence), record)
+
+    async def _settled(self, hands: Hands, store: CallStore, record: CallRecord) -> CallRow:
+        """The record, once nobody can act on it any more, and with what can be found out about it."""
+        core, policy = self.core, self._policy(record)
+        info = record.info
+        request = CallRequest(tool=record.tool, thread=record.thread, policy=policy)
+        plan = Plan(request, policy, record.thread, record.key, info, core.fence(record.thread))
+        while True:
+            page = await store.calls(CallQuery(record.thread, (record.key,)), None, 1)
+            row, held = page.rows[0], core.book.open(page.rows[0])
+            if row.state == "started":
+                if row.until > page.now:
+                    await core.wait(hands, plan, held, row.until - page.now)
+                else:
+                    await core.expired(store, row, plan.fence)
+                continue
+            if row.state != "in_doubt":
+                return row
+            quiet = row.until + info.max_duration + core.settings.skew
+            if page.now < quiet:
+                await core.wait(hands, plan, held, quiet - page.now)
+                continue
+            if policy.reconcile is None:
+                return row
+            verdict = await hands.do(policy.reconcile, held)
+            if not isinstance(verdict, Verdict) or verdict.kind == "unknown":
+                if policy.compensate is None:
+                    raise Conflict(
+                        f"the call {record.key!r} of {record.tool!r} is in doubt: settle it with Ledger.resolve",
+                        thread=record.thread,
+                    )
+                return row
+            await core.judge(store, row, verdict, "reconcile", plan.fence)
+
+    async def _compensate(self, hands: Hands, record: CallRecord, policy: ToolPolicy) -> None:
+        """Undo one call: a call that is recorded itself, so that a crash repeats it under the same key."""
+        info = replace(
+            record.info,
+            arguments=None,
+            fingerprint=record.info.fingerprint,
+            kind="idempotent",
+            step=UNDO,
+            step_of=record.generation,
+            checkpoints=(),
+            window=None,
+            compensable=False,
+            human="",
+        )
+        how = idempotent(max_duration=policy.max_duration)
+        request = CallRequest(tool=record.tool, thread=record.thread, policy=how)
+        plan = Plan(request, how, record.thread, call_key(record.thread, info), info, self.core.fence(record.thread))
+        compensate = policy.compensate
+        assert compensate is not None
+        await self.core.performed(hands, plan, lambda: compensate(record, record.result))
+
+    async def _fork(self, hands: Hands, plan: Rollback, found: CheckpointTuple) -> RunnableConfig:
+        """A copy of the checkpoint on top of it: the thread's latest from now on."""
+        operations = self.core.saver.operations
+        head = await operations.get_tuple(hands.side, Place(plan.thread, "", None))
+        if head is not None and cast("dict[str, Any]", head.metadata).get(ROLLED_BACK) == plan.to:
+            return head.config
+        place = Place(plan.thread, "", plan.to)
+        checkpoint: dict[str, Any] = {
+            **found.checkpoint,
+            "id": str(uuid6(clock_seq=-2)),
+            "ts": datetime.now(UTC).isoformat(),
+        }
+        metadata = {
+            "source": "fork",
+            "step": found.metadata.get("step", -1) + 1,
+            "parents": found.metadata.get("parents", {}),
+            ROLLED_BACK: plan.to,
+        }
+        draft = operations.codec.draft(
+            plan.thread,
+            "",
+            checkpoint["id"],
+            plan.to,
+            cast("Checkpoint", checkpoint),
+            cast("CheckpointMetadata", metadata),
+            {},
+        )
+        return await operations.put(hands.side, place, draft)
+
+
+class _Later:
+    """Which calls were begun from a checkpoint, or from one that descends from it."""
+
+    def __init__(self, chart: Chart, to: str) -> None:
+        roots = {row.id: row for row in chart.rows if row.ns == ""}
+        self._known = roots.keys()
+        self._at = roots[to].at
+        children: dict[str | None, list[str]] = {}
+        for row in roots.values():
+            children.setdefault(row.parent, []).append(row.id)
+        self._later = {to}
+        ahead = [to]
+        while ahead:
+            for child in children.get(ahead.pop(), ()):
+                if child not in self._later:
+                    self._later.add(child)
+                    ahead.append(child)
+
+    def has(self, record: CallRecord) -> bool:
+        """By where its task started; of a checkpoint that is not known (any more), by when."""
+        root = next((id for ns, id in record.info.checkpoints if ns == ""), None)
+        return root in self._later if root in self._known else record.started >= self._at
+
+
+def _done(answer: CallAnswer, record: CallRecord) -> CallRow:
+    if not answer.done or answer.row is None:
+        raise Conflict(
+            f"the call {record.key!r} of {record.tool!r} was changed while it was undone: repeat the rollback",
+            thread=record.thread,
+        )
+    return answer.row
