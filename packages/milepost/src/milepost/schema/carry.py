@@ -22,7 +22,7 @@ from milepost.schema.image import (
     is_send,
     starts_of,
 )
-from milepost.schema.tasks import Moved, Tasks, renamed_question
+from milepost.schema.tasks import Tasks, renamed_questions
 
 
 def carry(change: Change, image: Image, writes: Sequence[Write]) -> list[Write]:
@@ -40,17 +40,16 @@ def carry(change: Change, image: Image, writes: Sequence[Write]) -> list[Write]:
 def carry_writes(change: Change, tasks: Tasks, writes: Sequence[Write], where: str) -> list[Write]:
     """Apply `change` to pending writes alone."""
     carried: list[Write] = []
-    for write in writes:
-        moved = tasks.moved(change, write)
-        if moved is None:
-            continue
+    found = [(write, moved) for write in writes if (moved := tasks.moved(change, write)) is not None]
+    spaces = list(dict.fromkeys((moved.before, moved.after) for _, moved in found if moved.before))
+    for write, moved in found:
         updates = list(carry_update(change, write.channel, write.value, where))
         if write.channel not in CONTROL and not updates:
             # LangGraph takes a task without any output for one that has to run.
             updates = [(NO_WRITES, None)]
         for channel, value in updates:
-            if channel == INTERRUPT and moved.before:
-                value = _questions(value, moved)  # noqa: PLW2901
+            if channel == INTERRUPT and spaces:
+                value = renamed_questions(value, spaces, moved)  # noqa: PLW2901
             carried.append(replace(write, task=moved.task, path=moved.path, channel=channel, value=value))
     return carried
 
@@ -170,9 +169,3 @@ def _newest(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     for name, version in other.items():
         one[name] = version if name not in one else max(one[name], version)
     return one
-
-
-def _questions(value: Any, moved: Moved) -> Any:
-    if isinstance(value, list | tuple):
-        return type(value)(renamed_question(one, moved) for one in cast("Sequence[Any]", value))
-    return renamed_question(value, moved)

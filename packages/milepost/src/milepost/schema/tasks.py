@@ -24,7 +24,7 @@ _SENT: Final = re.compile(rf"~{_PUSH}, ([0-9]{{10}}), 0000000000")
 _CALLED: Final = re.compile(rf"~{_PUSH}, (~.*), ([0-9]{{10}}), 0000000001", re.DOTALL)
 _JOINS: Final = 6
 """Most joins into one node of which every combination is tried."""
-_ANSWERS: Final = 256
+_ANSWERS: Final = 64
 """Most answers that a task may have had before its last question."""
 
 
@@ -143,13 +143,23 @@ class Tasks:
         )
 
 
-def renamed_question(question: Any, moved: Moved) -> Any:
-    """LangGraph's ``Interrupt`` of a task that has moved. Raises `NotDeclared` for one that a subgraph asked."""
-    for answered in range(_ANSWERS):
-        if getattr(question, "id", None) == _question(moved.before, answered):
-            renamed = copy.copy(question)
-            renamed.id = _question(moved.after, answered)
-            return renamed
+def renamed_questions(value: Any, spaces: Sequence[tuple[str, str]], moved: Moved) -> Any:
+    """LangGraph's ``Interrupt``s of a task, by the namespaces of tasks then and now. Raises `NotDeclared` for one of a
+    task that has moved and that did not ask it itself: a subgraph did."""
+    if isinstance(value, list | tuple):
+        return type(value)(_renamed_question(one, spaces, moved) for one in value)
+    return _renamed_question(value, spaces, moved)
+
+
+def _renamed_question(question: Any, spaces: Sequence[tuple[str, str]], moved: Moved) -> Any:
+    for before, after in spaces:
+        for answered in range(_ANSWERS):
+            if getattr(question, "id", None) == _question(before, answered):
+                renamed = copy.copy(question)
+                renamed.id = _question(after, answered)
+                return renamed
+    if not moved.before:
+        return question
     raise NotDeclared(
         f"a task of {moved.before.rpartition(':')[0]!r} waits for an answer to a question that a subgraph within it "
         "asked; the subgraph's own checkpoints are kept under the node's old name and cannot be reached under the new one: "

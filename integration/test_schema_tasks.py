@@ -1,0 +1,348 @@
+"""The contract with the LangGraph that is installed: how it names tasks and questions. A pending write of a renamed node
+must get the id that LangGraph computes for the new name; should its rule change, these tests fail first."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import milepost
+import pytest
+from driving import FLAVOURS, AnyGraph, Flavour, Graph, graph_of, thread
+from langgraph.channels import DeltaChannel
+from langgraph.func import entrypoint, task
+from langgraph.graph import END, START
+from langgraph.types import Command, Send, interrupt
+from milepost import schema as ms
+from milepost.errors import SchemaMismatch
+from milepost.saver import Saver
+from typing_extensions import TypedDict
+
+ONE = thread("one")
+
+
+class State(TypedDict, total=False):
+    log: Annotated[list[str], operator.add]
+    key: str
+
+
+FIRST = milepost.Schema(State, version=1)
+
+
+def _second(*changes: ms.Change, state: type = State) -> milepost.Schema:
+    return milepost.Schema(state, version=2, name="State", upgrades=[ms.Step(1, 2, *changes)])
+
+
+def _after(saver: Saver, schema: Any) -> Saver:
+    """The saver of the next release over the same store."""
+    return Saver(saver.backend, schema=schema)
+
+
+@pytest.fixture
+def first() -> Any:
+    with milepost.connect("memory:", schema=FIRST) as saver:
+        yield saver
+
+
+def _asks(name: str, questions: int = 1) -> Callable[[State], Any]:
+    def node(_: State) -> dict[str, Any]:
+        return {"log": [f"{name}: {interrupt((name, number))}" for number in range(questions)]}
+
+    return node
+
+
+def _says(name: str) -> Callable[[State], Any]:
+    return lambda _: {"log": [name]}
+
+
+def _straight(saver: Saver, name: str, questions: int = 1) -> Graph:
+    builder = graph_of(State)
+    builder.add_node("start", _says("start"))
+    builder.add_node(name, _asks(name, questions))
+    builder.add_edge(START, "start")
+    builder.add_edge("start", name)
+    builder.add_edge(name, END)
+    return builder.compile(checkpointer=saver)
+
+
+def _conditional(saver: Saver, name: str) -> Graph:
+    builder = graph_of(State)
+    builder.add_node("start", _says("start"))
+    builder.add_node(name, _asks(name))
+    builder.add_edge(START, "start")
+    builder.add_conditional_edges("start", lambda _: name, [name])
+    return builder.compile(checkpointer=saver)
+
+
+def _joined(saver: Saver, name: str) -> Graph:
+    """The node is behind a join, and before another one which its neighbour has reached."""
+    builder = graph_of(State)
+    for one in ("a", "b", "other", "last"):
+        builder.add_node(one, _says(one))
+    builder.add_node(name, _asks(name))
+    builder.add_edge(START, "a")
+    builder.add_edge(START, "b")
+    builder.add_edge(["a", "b"], name)
+    builder.add_edge("b", "other")
+    builder.add_edge([name, "other"], "last")
+    return builder.compile(checkpointer=saver)
+
+
+def _sent(saver: Saver, name: str) -> Graph:
+    builder = graph_of(State)
+    builder.add_node("start", _says("start"))
+    builder.add_node("other", lambda state: {"log": [f"other {state['key']}"]})
+    builder.add_node(name, lambda state: {"log": [f"{state['key']} {interrupt(state['key'])}"]})
+    builder.add_edge(START, "start")
+    targets = [("other", "0"), (name, "1"), (name, "2")]
+    builder.add_conditional_edges("start", lambda _: [Send(node, {"key": key}) for node, key in targets])
+    return builder.compile(checkpointer=saver)
+
+
+def _functional(saver: Saver, name: str) -> AnyGraph:
+    def called(number: int) -> int:
+        return number + int(interrupt(number))
+
+    called.__name__ = called.__qualname__ = name
+    asks = task(called)
+
+    @task
+    def plain(number: int) -> int:
+        return number
+
+    @entrypoint(checkpointer=saver)
+    def flow(number: int) -> list[int]:
+        return [plain(number).result(), asks(number).result(), asks(number + 1).result()]
+
+    return flow
+
+
+SHAPES: dict[str, Any] = {
+    "straight": _straight,
+    "conditional": _conditional,
+    "joined": _joined,
+    "sent": _sent,
+    "twice": lambda saver, name: _straight(saver, name, 2),
+}
+
+
+def _answers(shape: str) -> list[Any]:
+    return ["yes"] * (2 if shape in ("twice", "sent") else 1)
+
+
+async def _answer(flavour: Flavour, graph: AnyGraph, *, by_id: bool) -> Any:
+    """Answer the first question that waits."""
+    state = await flavour.state(graph, ONE)
+    question = next(one for found in state.tasks for one in found.interrupts)
+    several = sum(len(found.interrupts) for found in state.tasks) > 1
+    return await flavour.invoke(graph, Command(resume={question.id: "yes"} if by_id or several else "yes"), ONE)
+
+
+@pytest.mark.parametrize("by_id", [False, True], ids=["plain", "by id"])
+@pytest.mark.parametrize(("shape", "answered"), [*((shape, 0) for shape in SHAPES), ("twice", 1), ("sent", 1)])
+async def test_a_waiting_node_is_renamed(
+    first: Saver, flavour: Flavour, shape: str, answered: int, by_id: bool
+) -> None:
+    make = SHAPES[shape]
+
+    async def run(rename: bool) -> Any:
+        saver = first if rename else milepost.connect("memory:", schema=FIRST)
+        old = make(saver, "old")
+        await flavour.invoke(old, {"log": ["in"]}, ONE)
+        for _ in range(answered):
+            await _answer(flavour, old, by_id=by_id)
+        name = "new" if rename else "old"
+        schema = _second(ms.rename_node("old", "new")) if rename else FIRST
+        graph = make(_after(saver, schema), name)
+        waiting = await flavour.state(graph, ONE)
+        assert name in waiting.next
+        done: Any = None
+        for _ in range(len(_answers(shape)) - answered):
+            done = await _answer(flavour, graph, by_id=by_id)
+        assert (await flavour.state(graph, ONE)).next == ()
+        return (
+            waiting.next,
+            sorted(line.replace("old:", "new:") for line in done["log"]),
+            waiting.created_at is not None,
+        )
+
+    waiting, log, _ = await run(rename=True)
+    control, expected, _ = await run(rename=False)
+    assert sorted(name.replace("old", "new") for name in control) == sorted(waiting)
+    assert log == expected
+
+
+async def test_a_called_task_is_renamed(first: Saver, flavour: Flavour) -> None:
+    await flavour.invoke(_functional(first, "old"), 10, ONE)
+    graph = _functional(_after(first, _second(ms.rename_node("old", "new"))), "new")
+    # The answer of the first call is kept under its new id: it is not asked again.
+    await flavour.invoke(graph, Command(resume=1), ONE)
+    assert await flavour.invoke(graph, Command(resume=2), ONE) == [10, 11, 13]
+
+
+async def test_an_answered_call_is_renamed(first: Saver, flavour: Flavour) -> None:
+    old = _functional(first, "old")
+    await flavour.invoke(old, 10, ONE)
+    await flavour.invoke(old, Command(resume=1), ONE)
+    graph = _functional(_after(first, _second(ms.rename_node("old", "new"))), "new")
+    assert await flavour.invoke(graph, Command(resume=2), ONE) == [10, 11, 13]
+
+
+async def test_the_caller_of_pending_calls_cannot_be_renamed(first: Saver, flavour: Flavour) -> None:
+    await flavour.invoke(_functional(first, "old"), 10, ONE)
+    graph = _functional(_after(first, _second(ms.rename_node("flow", "other"))), "old")
+    with pytest.raises(SchemaMismatch, match="'flow'"):
+        await flavour.state(graph, ONE)
+
+
+async def test_a_node_is_dropped_for_another(first: Saver, flavour: Flavour) -> None:
+    await flavour.invoke(_straight(first, "old"), {"log": ["in"]}, ONE)
+
+    def other(saver: Saver) -> Graph:
+        builder = graph_of(State)
+        builder.add_node("start", _says("start"))
+        builder.add_node("other", _says("other"))
+        builder.add_edge(START, "start")
+        builder.add_edge("start", "other")
+        return builder.compile(checkpointer=saver)
+
+    graph = other(_after(first, _second(ms.drop_node("old", to="other"))))
+    state = await flavour.state(graph, ONE)
+    assert state.next == ("other",)
+    assert [found.interrupts for found in state.tasks] == [()]
+    assert await flavour.invoke(graph, None, ONE) == {"log": ["in", "start", "other"]}
+    gone = other(_after(first, _second(ms.drop_node("old"))))
+    assert (await flavour.state(gone, thread("none"))).next == ()
+
+
+async def test_a_thread_waits_before_a_node_and_a_key_is_removed(first: Saver, flavour: Flavour) -> None:
+    """Left in the versions, the removed key looks like an update for ever: LangGraph stops before the node again."""
+
+    def graph(saver: Saver, state: Any) -> Graph:
+        builder = graph_of(state)
+        builder.add_node("a", lambda _: {"log": ["a"], **({"key": "k"} if state is State else {})})
+        builder.add_node("b", _says("b"))
+        builder.add_edge(START, "a")
+        builder.add_edge("a", "b")
+        return builder.compile(checkpointer=saver, interrupt_before=["b"])
+
+    class Smaller(TypedDict, total=False):
+        log: Annotated[list[str], operator.add]
+
+    await flavour.invoke(graph(first, State), {"log": ["in"]}, ONE)
+    new = graph(_after(first, _second(ms.drop_channel("key"), state=Smaller)), Smaller)
+    assert await flavour.invoke(new, None, ONE) == {"log": ["in", "a", "b"]}
+
+
+async def test_a_key_is_renamed_and_nobody_says_so(flavour: Flavour) -> None:
+    class Renamed(TypedDict, total=False):
+        log: Annotated[list[str], operator.add]
+        other: str
+
+    def graph(saver: Saver, state: Any) -> Graph:
+        builder = graph_of(state)
+        # An annotation of the node would bring the old key along.
+        builder.add_node("a", lambda _: {"log": [interrupt("?")]})
+        builder.add_edge(START, "a")
+        return builder.compile(checkpointer=saver)
+
+    with milepost.connect("memory:") as old:
+        await flavour.invoke(graph(old, State), {"log": ["in"], "key": "k"}, ONE)
+        new = Saver(old.backend)
+        told: list[Any] = []
+        new.observe(lambda event: told.append((event.outcome, event.error, old.stats("one").checkpoints)))
+        before = old.stats("one").checkpoints
+        await flavour.invoke(graph(new, Renamed), Command(resume="yes"), ONE)
+        (drift,) = [one for one in told if one[0] == "drift"]
+        assert "'key'" in drift[1]
+        # Before the put that leaves it out.
+        assert drift[2] == before
+        found = list(old.list(ONE))
+        assert ["key" in one.checkpoint["channel_values"] for one in found][:2] == [False, True]
+
+
+async def test_old_code_meets_new_data(first: Saver, flavour: Flavour) -> None:
+    newer = _after(first, milepost.Schema(State, version=4))
+    await flavour.invoke(_straight(newer, "old"), {"log": ["in"]}, ONE)
+    ran: list[str] = []
+    builder = graph_of(State)
+    builder.add_node("old", lambda _: ran.append("old"))
+    builder.add_edge(START, "old")
+    graph = builder.compile(checkpointer=_after(first, milepost.Schema(State, version=3)))
+    before = first.stats()
+    inputs: list[Any] = [Command(resume="yes"), {"log": ["more"]}, None]
+    for given in inputs:
+        with pytest.raises(SchemaMismatch, match="version 4"):
+            await flavour.invoke(graph, given, ONE)
+    assert (ran, first.stats()) == ([], before)
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS, ids=lambda flavour: flavour.name)
+async def test_a_subgraph_has_a_schema_of_its_own(flavour: Flavour) -> None:
+    class Child(TypedDict, total=False):
+        log: Annotated[list[str], operator.add]
+        mine: str
+
+    class NewChild(TypedDict, total=False):
+        log: Annotated[list[str], operator.add]
+        yours: str
+
+    def graph(saver: Saver, child: Any, key: str, name: str) -> Graph:
+        inner = graph_of(child)
+        inner.add_node("first", lambda _: {key: "value"})
+        inner.add_node(name, lambda state: {"log": [f"{state[key]} {interrupt('?')}"]})
+        inner.add_edge(START, "first")
+        inner.add_edge("first", name)
+        outer = graph_of(State)
+        outer.add_node("child", inner.compile())
+        outer.add_edge(START, "child")
+        return outer.compile(checkpointer=saver)
+
+    old = {"": FIRST, "child": milepost.Schema(Child, version=1, name="child")}
+    upgrade = ms.Step(1, 2, ms.rename_channel("mine", "yours"), ms.rename_node("old", "new"))
+    new = {"": FIRST, "child": milepost.Schema(NewChild, version=2, name="child", upgrades=[upgrade])}
+    with milepost.connect("memory:", schema=old) as saver:
+        await flavour.invoke(graph(saver, Child, "mine", "old"), {"log": ["in"]}, ONE)
+        again = graph(_after(saver, new), NewChild, "yours", "new")
+        state = await flavour.state(again, ONE, subgraphs=True)
+        inner: Any = state.tasks[0].state
+        assert (inner.next, inner.values["yours"]) == (("new",), "value")
+        done = await flavour.invoke(again, Command(resume="yes"), ONE)
+        assert done["log"] == ["in", "in", "value yes"]
+
+
+async def test_a_delta_channel_is_renamed(flavour: Flavour) -> None:
+    def extend(value: list[str], writes: Any) -> list[str]:
+        return [*value, *(line for write in writes for line in write)]
+
+    def state_of(key: str) -> Any:
+        fields = {key: Annotated[list[str], DeltaChannel(extend, snapshot_frequency=3)], "n": int}
+        return TypedDict("Lines", fields, total=False)  # type: ignore[operator]  # mypy wants a literal
+
+    def graph(saver: Saver, key: str) -> Graph:
+        builder = graph_of(state_of(key))
+        builder.add_node("a", lambda state: {key: [f"line {state['n']}"], "n": state["n"] + 1})
+        builder.add_edge(START, "a")
+        builder.add_conditional_edges("a", lambda state: END if state["n"] % 5 == 0 else "a", ["a", END])
+        return builder.compile(checkpointer=saver)
+
+    old = milepost.Schema(state_of("old"), version=1, name="lines")
+    new = milepost.Schema(
+        state_of("new"),
+        version=2,
+        name="lines",
+        upgrades=[
+            ms.Step(1, 2, ms.rename_channel("old", "new"), ms.map_channel("new", lambda some: [*map(str.upper, some)]))
+        ],
+    )
+    with milepost.connect("memory:", schema=old) as saver:
+        await flavour.invoke(graph(saver, "old"), {"n": 0}, ONE)
+        after = graph(_after(saver, new), "new")
+        expected = [f"LINE {number}" for number in range(5)]
+        assert (await flavour.state(after, ONE)).values["new"] == expected
+        done = await flavour.invoke(after, {"n": 5}, ONE)
+        assert done["new"] == [*expected, *(f"line {number}" for number in range(5, 10))]
+        history = await flavour.history(after, ONE)
+        assert history[0].values["new"] == done["new"]
+        assert all(one.values.get("new", []) == done["new"][: len(one.values.get("new", []))] for one in history)
