@@ -11,6 +11,7 @@ from pathlib import Path
 from milepost.errors import MilepostError
 from rich.console import Console
 
+from milepost_inspector import schemas
 from milepost_inspector.errors import UsageError
 
 INTERRUPTED = 130
@@ -55,6 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--keep", action="store_true", help="keep what earlier runs left in --dir")
     demo.add_argument("--yes", action="store_true", help="approve without asking")
     demo.set_defaults(run=_demo)
+    schemas.add_to(commands)
     return parser
 
 

@@ -148,6 +148,11 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
         return self._shared.observers.add(listener)
 
     @property
+    def schemas(self) -> Schemas | None:
+        """The schemas it was given, by namespace; None without one."""
+        return self._shared.schemas
+
+    @property
     def backend(self) -> Backend:
         """The store behind this saver."""
         return self._shared.backend

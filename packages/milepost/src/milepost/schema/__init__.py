@@ -5,6 +5,7 @@ Pure computing: it never talks to a store. See `Schema`, `Step`, and the changes
 
 from __future__ import annotations
 
+from milepost.schema.baseline import Finding, Release, compare
 from milepost.schema.changes import (
     Change,
     add_channel,
@@ -22,11 +23,14 @@ from milepost.schema.shape import Drift, Shape
 __all__ = [
     "Change",
     "Drift",
+    "Finding",
+    "Release",
     "Schema",
     "Schemas",
     "Shape",
     "Step",
     "add_channel",
+    "compare",
     "drop_channel",
     "drop_node",
     "map_channel",

@@ -31,6 +31,10 @@ class Change:
     """Nodes whose name changes."""
     renamed_from: tuple[str, ...] = ()
     """Channels whose name changes, by their names before."""
+    adds: tuple[str, ...] = ()
+    """Channels that it makes."""
+    maps: tuple[str, ...] = ()
+    """Channels whose values it changes, by their names before."""
     whole: bool = False
     """Whether it looks at all of the state, so that nothing may be left out."""
 
@@ -88,6 +92,7 @@ class _AddChannel(Change):
     def __init__(self, name: str, make: Callable[[], Any]) -> None:
         self._name = name
         self._make = make
+        self.adds = (name,)
 
     def amend(self, image: Image) -> None:
         if self._name not in image.values:
@@ -98,6 +103,7 @@ class _MapChannel(Change):
     def __init__(self, name: str, value: Callable[[Any], Any], update: Callable[[Any], Any]) -> None:
         self._name = name
         self._value = partial(_result, f"the function of map_channel({name!r})", value)
+        self.maps = (name,)
         self._update = partial(_result, f"the function of map_channel({name!r}) for updates", update)
 
     def value(self, channel: str, value: Any) -> Any:

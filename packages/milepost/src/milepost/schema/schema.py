@@ -158,12 +158,12 @@ class Schema:
         if stamp.version == self.version:
             same = not stamp.fingerprint or stamp.fingerprint == self.shape.fingerprint
             return Verdict(self.version, (), None if same else stamp.table)
-        if stamp.since <= self.version < stamp.version and self._path(stamp.version) is None:
+        if stamp.since <= self.version < stamp.version and self.path(stamp.version) is None:
             return Verdict(self.version)
         return self._along(stamp.version, place)
 
     def _along(self, version: int, place: Where) -> Verdict:
-        steps = self._path(version)
+        steps = self.path(version)
         if steps is None:
             newer = version > self.version
             raise self.refusal(
@@ -176,7 +176,7 @@ class Schema:
             )
         return Verdict(version, steps)
 
-    def _path(self, version: int) -> tuple[Step, ...] | None:
+    def path(self, version: int) -> tuple[Step, ...] | None:
         """The fewest steps from `version` to this one; None when there is no way."""
         steps = self.upgrades if version < self.version else self.downgrades
         ways: deque[tuple[Step, ...]] = deque([()])

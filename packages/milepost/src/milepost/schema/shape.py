@@ -166,7 +166,8 @@ def _class(cls: type, home: str, within: tuple[type, ...]) -> str:
 
 
 def _name(thing: Any) -> str:
-    module = str(getattr(thing, "__module__", None) or "").partition(".")[0]
+    # `operator.add` is of `_operator` where that is written in C.
+    module = str(getattr(thing, "__module__", None) or "").partition(".")[0].lstrip("_")
     name = getattr(thing, "__qualname__", None) or type(thing).__qualname__
     return str(name) if module in ("builtins", "typing", "") else f"{module}:{name}"
 

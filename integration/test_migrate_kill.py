@@ -1,0 +1,124 @@
+"""A migration that is killed, over and over, and run again: every thread is as it was or as it should be."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import milepost
+import pytest
+from milepost import schema as ms
+from milepost.schema import Schema, Step
+from stores import environment, url_of
+from typing_extensions import TypedDict
+
+THREADS, STEPS, KILLS = 16, 5, 3
+
+
+class Old(TypedDict, total=False):
+    lines: list[str]
+    gone: int
+
+
+class New(TypedDict, total=False):
+    rows: list[str]
+
+
+def _upper(lines: list[str]) -> list[str]:
+    return [line.upper() for line in lines]
+
+
+OLD = Schema(Old, version=1, name="kill")
+NEW = Schema(
+    New,
+    version=2,
+    name="kill",
+    upgrades=[Step(1, 2, ms.map_channel("lines", _upper), ms.rename_channel("lines", "rows"), ms.drop_channel("gone"))],
+)
+ALONE = Schema(New, version=2, name="kill")
+
+WORKER = """
+import sys
+sys.path[:0] = {path!r}
+import milepost
+from test_migrate_kill import NEW
+with milepost.connect({url!r}, schema=NEW) as saver:
+    for told in saver.migrate(history=True):
+        print(told.thread, told.changed, flush=True)
+"""
+
+
+def _config(thread: int, id: str | None = None) -> Any:
+    return {"configurable": {"thread_id": str(thread), "checkpoint_ns": "", "checkpoint_id": id}}
+
+
+def _lines(thread: int, step: int) -> list[str]:
+    return [f"thread {thread} line {number} " + "words " * 20 for number in range(step * 3)]
+
+
+def _write(url: str) -> None:
+    with milepost.connect(url, schema=OLD) as saver:
+        for thread in range(THREADS):
+            for step in range(1, STEPS + 1):
+                checkpoint: Any = {
+                    "v": 4,
+                    "id": f"{step:04}",
+                    "ts": "",
+                    "channel_values": {"lines": _lines(thread, step), "gone": step},
+                    "channel_versions": {"lines": step, "gone": step},
+                    "versions_seen": {},
+                }
+                parent = f"{step - 1:04}" if step > 1 else None
+                saver.put(_config(thread, parent), checkpoint, {"step": step}, {"lines": step, "gone": step})
+            saver.put_writes(_config(thread, f"{STEPS:04}"), [("lines", ["last"]), ("gone", 0)], "task")
+
+
+def _check(url: str, schema: Schema) -> None:
+    with milepost.connect(url, schema=schema) as saver:
+        for thread in range(THREADS):
+            found = list(saver.list(_config(thread)))
+            assert [one.checkpoint["channel_values"] for one in found] == [
+                {"rows": _upper(_lines(thread, step))} for step in range(STEPS, 0, -1)
+            ]
+            assert found[0].pending_writes == [("task", "rows", ["LAST"]), ("task", "__no_writes__", None)]
+
+
+@pytest.mark.parametrize("store", ["files", "postgres", "redis"])
+def test_a_migration_is_killed_and_run_again(store: str, tmp_path: Path) -> None:
+    url = url_of(store, tmp_path)
+    _write(url)
+    text = WORKER.format(path=sys.path, url=url)
+    choose = random.Random(2026)
+    killed = 0
+    for _ in range(KILLS):
+        with subprocess.Popen(
+            [sys.executable, "-c", text], stdout=subprocess.PIPE, env=environment(), text=True
+        ) as worker:
+            assert worker.stdout is not None
+            # Some threads that there was something to do for, and then somewhere within the next one.
+            wanted = choose.randrange(1, 4)
+            for line in worker.stdout:
+                wanted -= line.split()[1] != "0"
+                if not wanted:
+                    break
+            time.sleep(choose.random() * 0.02)
+            worker.send_signal(signal.SIGKILL)
+            worker.wait()
+        killed += worker.returncode == -signal.SIGKILL
+        _check(url, NEW)
+    assert killed >= KILLS - 1
+    with milepost.connect(url, schema=NEW) as saver:
+        told = list(saver.migrate(history=True))
+        assert len(told) == THREADS
+        assert not any(one.refused for one in told)
+        assert all(one.changed == 0 for one in saver.migrate(history=True))
+    _check(url, ALONE)
+    with milepost.connect(url) as saver:
+        assert sum(one.changed for one in saver.migrate(mode="finalise")) == THREADS * STEPS
+        assert saver.stats().checkpoints == THREADS * STEPS
+    _check(url, ALONE)

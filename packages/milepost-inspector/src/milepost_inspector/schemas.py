@@ -1,0 +1,200 @@
+"""``milepost schema check``, ``milepost schema scan`` and ``milepost migrate``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from milepost.connect import connect
+from milepost.migrating import Migrated, Mode
+from milepost.saver import Saver
+from milepost.schema import Release, compare
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress
+
+from milepost_inspector import targets
+from milepost_inspector.errors import UsageError
+
+_SHOWN = 20
+"""Refusals shown one by one."""
+
+
+def add_to(commands: Any) -> None:
+    """Add the commands to the parser's."""
+    schema = commands.add_parser("schema", help="versions of the state: check the code, scan a store")
+    kinds = schema.add_subparsers(required=True, metavar="COMMAND")
+    check = kinds.add_parser(
+        "check",
+        help="fail if the state changed without a new version and an upgrade",
+        description="Compares the state and nodes of a graph with those on record. Exit code 1, and the draft of an "
+        "upgrade, if something changed that no schema declares.",
+    )
+    check.add_argument("target", metavar="MODULE:NAME", help="a compiled graph, a Schema, a dict of them, or a Saver")
+    check.add_argument("--schema", metavar="MODULE:NAME", help="where the schemas are, if the graph has no saver")
+    check.add_argument("--baseline", type=Path, required=True, help="the record, a JSON file to be kept with the code")
+    check.add_argument("--update", action="store_true", help="write the record, if nothing is wrong")
+    check.add_argument("--draft", type=Path, metavar="FILE", help="write the draft of an upgrade there")
+    check.set_defaults(run=_check)
+    scan = kinds.add_parser(
+        "scan",
+        help="which versions a store holds, and what could not be upgraded",
+        description="Reads, and writes nothing. Exit code 1 if something could not be upgraded.",
+    )
+    _add_store(scan, needed=False)
+    scan.add_argument("--json", action="store_true", help="for programs")
+    scan.set_defaults(run=_scan)
+    migrate = commands.add_parser(
+        "migrate",
+        help="rewrite what is stored to the version that the code declares",
+        description="May be stopped at any moment and run again. Exit code 1 if something could not be upgraded: that "
+        "stays as it was.",
+    )
+    _add_store(migrate, needed=True)
+    modes = migrate.add_mutually_exclusive_group()
+    for mode, text in (
+        ("dry-run", "tell what would be done to each thread, and do nothing"),
+        ("finalise", "remove what is kept of rewritten checkpoints"),
+        ("undo", "put back what is kept of rewritten checkpoints"),
+    ):
+        modes.add_argument(f"--{mode}", dest="mode", action="store_const", const=mode, help=text)
+    migrate.set_defaults(run=_migrate, mode="rewrite")
+
+
+def _add_store(parser: argparse.ArgumentParser, *, needed: bool) -> None:
+    parser.add_argument("--url", help="the store (default: MILEPOST_URL, or that of the saver that --schema names)")
+    parser.add_argument(
+        "--schema",
+        required=needed,
+        metavar="MODULE:NAME",
+        help="a Schema, a dict of them, a Saver, or a graph with one",
+    )
+    parser.add_argument("--history", action="store_true", help="all checkpoints, and not only the latest ones")
+    parser.add_argument("--thread", action="append", metavar="ID", help="only this thread; may be repeated")
+
+
+def _check(options: argparse.Namespace) -> int:
+    now = targets.release(options.target, options.schema)
+    path: Path = options.baseline
+    if not path.exists():
+        if not options.update:
+            raise UsageError(f"there is no record at {path}: write the first one with --update")
+        path.write_text(now.dump(), "utf-8")
+        print(f"{path}: recorded {_names(now)}")
+        return 0
+    findings = compare(Release.load(path.read_text("utf-8")), now)
+    draft = "\n".join(f"# {found.ns or 'root'}\n{found.draft}" for found in findings if found.draft)
+    for found in findings:
+        print(found)
+    if findings:
+        if draft and options.draft:
+            options.draft.write_text(draft, "utf-8")
+            print(f"\nThe draft of an upgrade is in {options.draft}.")
+        elif draft:
+            print(f"\nA draft, to be read with care:\n\n{draft}")
+        return 1
+    if options.update:
+        path.write_text(now.dump(), "utf-8")
+    print(f"{path}: nothing changed that was not declared ({_names(now)})")
+    return 0
+
+
+def _names(release: Release) -> str:
+    return ", ".join(
+        f"{one.name} {'without a version' if one.version is None else one.version}" for one in release.records.values()
+    )
+
+
+def _scan(options: argparse.Namespace) -> int:
+    threads: Counter[str] = Counter()
+    checkpoints: Counter[str] = Counter()
+    refused: list[Migrated] = []
+    outdated = 0
+    with _opened(options) as saver:
+        for told in _each(saver, options, "dry-run", quiet=options.json):
+            for (name, version), count in told.stored.items():
+                label = "no schema" if name is None else f"{name} {version}"
+                threads[label] += 1
+                checkpoints[label] += count
+            outdated += bool(told.changed)
+            if told.refused:
+                refused.append(told)
+    if options.json:
+        found: dict[str, Any] = {
+            "versions": {
+                name: {"threads": threads[name], "checkpoints": checkpoints[name]} for name in sorted(threads)
+            },
+            "outdated": outdated,
+            "refused": {told.thread: list(told.refused) for told in refused},
+        }
+        print(json.dumps(found, indent=2, ensure_ascii=False))
+        return int(bool(refused))
+    for label in sorted(threads):
+        print(f"{label}: {threads[label]} threads, {checkpoints[label]} checkpoints looked at")
+    print(f"{outdated} threads could be upgraded, {len(refused)} could not")
+    _show(refused)
+    return int(bool(refused))
+
+
+def _migrate(options: argparse.Namespace) -> int:
+    changed = threads = 0
+    refused: list[Migrated] = []
+    mode: Mode = options.mode
+    done = {
+        "rewrite": "rewritten",
+        "dry-run": "to be rewritten",
+        "finalise": "removed for good, as they were before",
+        "undo": "put back",
+    }[mode]
+    with _opened(options) as saver:
+        for told in _each(saver, options, mode, quiet=False):
+            changed += told.changed
+            threads += bool(told.changed)
+            if told.refused:
+                refused.append(told)
+            if mode == "dry-run" and told.changed:
+                print(f"{told.thread}: {told.changed} checkpoints {done}")
+    print(f"{changed} checkpoints of {threads} threads {done}; {len(refused)} threads refused")
+    _show(refused)
+    return int(bool(refused))
+
+
+def _show(refused: list[Migrated]) -> None:
+    for told in refused[:_SHOWN]:
+        for reason in told.refused:
+            print(f"  {told.thread}: {reason}")
+    if len(refused) > _SHOWN:
+        print(f"  and {len(refused) - _SHOWN} threads more")
+
+
+@contextmanager
+def _opened(options: argparse.Namespace) -> Iterator[Saver]:
+    given: Any = targets.saver_or_schemas(options.schema) if options.schema else None
+    if isinstance(given, Saver):
+        if options.url is None:
+            with given:
+                yield given
+            return
+        given = given.schemas.by_ns if given.schemas else None
+    with connect(options.url, schema=given) as saver:
+        yield saver
+
+
+def _each(saver: Saver, options: argparse.Namespace, mode: Mode, *, quiet: bool) -> Iterable[Migrated]:
+    """What became of each thread, with a progress bar where somebody looks."""
+    console = Console(stderr=True)
+    found = saver.migrate(options.thread, mode=mode, history=options.history)
+    if quiet or not console.is_terminal:
+        yield from found
+        return
+    total = len(options.thread) if options.thread else saver.stats().threads
+    with Progress(console=console, transient=True) as progress:
+        bar = progress.add_task(mode, total=total)
+        for told in found:
+            progress.update(bar, advance=1, description=escape(told.thread[:40]))
+            yield told

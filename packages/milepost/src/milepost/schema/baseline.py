@@ -1,0 +1,247 @@
+"""The state and nodes of a release on record, so that the next one cannot change them without saying so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+
+from milepost.errors import InvalidConfig
+from milepost.schema.changes import Change
+from milepost.schema.schema import Schema, Schemas, Step
+from milepost.schema.shape import Shape
+
+_FORMAT: Final = 1
+_END: Final = frozenset({"__start__", "__end__"})
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One namespace of a release: what a baseline keeps of it."""
+
+    name: str
+    version: int | None
+    """None where nobody declared a schema."""
+    channels: Mapping[str, str]
+    """Channel -> type and reducer, in words."""
+    nodes: tuple[str, ...] | None = None
+    """None where only the state is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What is wrong with one namespace, and the draft of what would be right."""
+
+    ns: str
+    problems: tuple[str, ...]
+    draft: str = ""
+
+    def __str__(self) -> str:
+        where = f"namespace {self.ns!r}" if self.ns else "the root namespace"
+        return "\n".join([f"{where}:", *(f"  - {problem}" for problem in self.problems)])
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """All namespaces of a release."""
+
+    records: Mapping[str, Record]
+    schemas: Mapping[str, Schema] = field(default_factory=dict)
+    """Those that were declared. A baseline has none."""
+
+    @classmethod
+    def of(
+        cls, schemas: Schemas | None, shapes: Mapping[str, tuple[str, Shape, Iterable[str]]] | None = None
+    ) -> Release:
+        """From the declared schemas, and what is known of the graph: namespace -> name of the state, shape, nodes."""
+        declared = schemas.by_ns if schemas else {}
+        found = {ns: Record(schema.name, schema.version, schema.shape.channels) for ns, schema in declared.items()}
+        for ns, (name, shape, nodes) in (shapes or {}).items():
+            schema = declared.get(ns)
+            found[ns] = Record(
+                schema.name if schema else name,
+                schema.version if schema else None,
+                shape.channels,
+                tuple(sorted(set(nodes) - _END)),
+            )
+        return cls(found, declared)
+
+    def dump(self) -> str:
+        """JSON, to be kept beside the code."""
+        records = {
+            ns: {
+                "name": one.name,
+                "version": one.version,
+                "channels": dict(sorted(one.channels.items())),
+                **({} if one.nodes is None else {"nodes": list(one.nodes)}),
+            }
+            for ns, one in sorted(self.records.items())
+        }
+        return json.dumps({"format": _FORMAT, "namespaces": records}, indent=2, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def load(cls, text: str) -> Release:
+        """The inverse of `dump`. Raises `InvalidConfig`."""
+        try:
+            found = cast("dict[str, Any]", json.loads(text))
+            if found["format"] > _FORMAT:
+                raise InvalidConfig(
+                    f"the baseline has format {found['format']}; this release reads up to {_FORMAT}. Upgrade milepost.",
+                    what="baseline",
+                )
+            return cls(
+                {
+                    ns: Record(
+                        one["name"],
+                        one["version"],
+                        dict(one["channels"]),
+                        tuple(one["nodes"]) if "nodes" in one else None,
+                    )
+                    for ns, one in found["namespaces"].items()
+                }
+            )
+        except (ValueError, TypeError, KeyError, AttributeError) as exc:
+            if isinstance(exc, InvalidConfig):
+                raise
+            raise InvalidConfig(f"the baseline is none that milepost wrote: {exc!r}", what="baseline") from exc
+
+
+def compare(before: Release, after: Release) -> list[Finding]:
+    """What changed from one release to the next without being declared."""
+    findings: list[Finding] = []
+    for ns, old in before.records.items():
+        new = after.records.get(ns)
+        if new is None:
+            findings.append(Finding(ns, ("it is gone: threads that wait in it cannot go on",)))
+            continue
+        problems = _problems(old, new, after.schemas.get(ns))
+        if problems:
+            findings.append(Finding(ns, tuple(problems), _draft(old, new)))
+    return findings
+
+
+def _problems(old: Record, new: Record, schema: Schema | None) -> list[str]:
+    problems: list[str] = []
+    if schema is not None and (uncovered := sorted(new.channels.keys() - schema.shape.channels.keys())):
+        problems.append(
+            f"the graph has the channels {_listed(uncovered)}, which the schema does not: give it all states in a tuple"
+        )
+    if old.name != new.name and (schema is None or old.name not in schema.names):
+        problems.append(f"schema {old.name!r} is now called {new.name!r}: declare formerly=[{old.name!r}]")
+    changes = _changes(old, new)
+    if new.version is None:
+        return [*problems, *changes, *(["declare a milepost.Schema, with a version"] if changes else [])]
+    if old.version is not None and new.version < old.version:
+        return [*problems, f"the version went down from {old.version} to {new.version}"]
+    if not changes:
+        return problems
+    source = old.version if old.version is not None or schema is None else schema.unstamped
+    if source is None:
+        return [*problems, *changes, "say with unstamped= which version checkpoints from before schemas are of"]
+    if new.version == source:
+        return [*problems, *changes, f"the version is still {source}: it must go up"]
+    steps = schema.path(source) if schema else None
+    if steps is None:
+        return [*problems, *changes, f"no upgrades lead from version {source} to {new.version}"]
+    return problems + _undeclared(old, new, steps)
+
+
+def _changes(old: Record, new: Record) -> list[str]:
+    changes = [f"channel {name!r} vanished" for name in sorted(old.channels.keys() - new.channels.keys())]
+    changes += [f"channel {name!r} appeared" for name in sorted(new.channels.keys() - old.channels.keys())]
+    changes += [f"channel {name!r} was {old.channels[name]} and is {new.channels[name]}" for name in _retyped(old, new)]
+    if old.nodes is not None and new.nodes is not None:
+        # A new node disturbs nobody who waits.
+        changes += [f"node {name!r} vanished" for name in sorted(set(old.nodes) - set(new.nodes))]
+    return changes
+
+
+def _undeclared(old: Record, new: Record, steps: Sequence[Step]) -> list[str]:
+    """What the changes of the steps do not account for."""
+    changes = [change for step in steps for change in step.changes]
+    if any(change.whole for change in changes):
+        return []
+    problems: list[str] = []
+    named: dict[str, str] = {}
+    for name in old.channels:
+        now: str | None = name
+        for change in changes:
+            now = None if now is None else change.channel(now)
+        if now is not None and now not in new.channels:
+            problems.append(f"channel {name!r} vanished, and no upgrade renames or drops it")
+        elif now is not None:
+            named[now] = name
+    added = {name for change in changes for name in change.adds}
+    problems += [
+        f"channel {name!r} appeared, and no upgrade adds it or renames another to it"
+        for name in sorted(new.channels.keys() - named.keys() - added)
+    ]
+    for now, name in named.items():
+        if old.channels[name] != new.channels[now] and not _mapped(changes, name):
+            problems.append(
+                f"channel {now!r} was {old.channels[name]} and is {new.channels[now]}, and no upgrade maps it (or renames a "
+                "class): where nothing is to be done, map it with map_channel and a function that returns its argument"
+            )
+    for name in sorted(set(old.nodes or ()) if new.nodes is not None else ()):
+        node: str | None = name
+        for change in changes:
+            node = None if node is None else change.node(node)
+        if node is not None and node not in (new.nodes or ()):
+            problems.append(f"node {name!r} vanished, and no upgrade renames or drops it")
+    return problems
+
+
+def _mapped(changes: Sequence[Change], name: str) -> bool:
+    """Whether any change says what becomes of the values of the channel that was called `name` at first."""
+    for change in changes:
+        if name in change.maps or change.classes:
+            return True
+        name = change.channel(name) or name
+    return False
+
+
+def _draft(old: Record, new: Record) -> str:
+    """Python text of the upgrade that the difference looks like."""
+    vanished = sorted(old.channels.keys() - new.channels.keys())
+    appeared = sorted(new.channels.keys() - old.channels.keys())
+    lines: list[str] = []
+    for name in list(vanished):
+        twins = [other for other in appeared if new.channels[other] == old.channels[name]]
+        if len(twins) == 1 and sum(old.channels[one] == old.channels[name] for one in vanished) == 1:
+            lines.append(f"rename_channel({name!r}, {twins[0]!r}),  # both are {old.channels[name]}: the same key?")
+            vanished.remove(name)
+            appeared.remove(twins[0])
+    lines += [f"drop_channel({name!r}),  # was {old.channels[name]}" for name in vanished]
+    lines += [
+        f"add_channel({name!r}, ...),  # {new.channels[name]}: which value has it where there is none?"
+        for name in appeared
+    ]
+    lines += [
+        f"map_channel({name!r}, ...),  # was {old.channels[name]}, is {new.channels[name]}"
+        for name in _retyped(old, new)
+    ]
+    lines += _node_lines(old.nodes or (), new.nodes or ()) if old.nodes is not None and new.nodes is not None else []
+    if not lines:
+        return ""
+    source = old.version or 1
+    target = max(new.version or 0, source + 1)
+    body = "\n".join(f"        {line}" for line in lines)
+    return f"upgrades=[\n    Step(\n        {source},\n        {target},\n{body}\n    ),\n]\n"
+
+
+def _node_lines(old: Collection[str], new: Collection[str]) -> list[str]:
+    vanished, appeared = sorted(set(old) - set(new)), sorted(set(new) - set(old))
+    if len(vanished) == len(appeared) == 1:
+        return [f"rename_node({vanished[0]!r}, {appeared[0]!r}),  # the same node?"]
+    return [f"drop_node({name!r}, to=...),  # where does what waits in it go on?" for name in vanished]
+
+
+def _retyped(old: Record, new: Record) -> list[str]:
+    return sorted(
+        name for name in old.channels.keys() & new.channels.keys() if old.channels[name] != new.channels[name]
+    )
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names))
