@@ -220,6 +220,24 @@ async def _once(store: Store, number: int) -> None:
     await asyncio.gather(*(store.put("t", *row(number), None) for _ in range(5)))
 
 
+@pytest.mark.parametrize("steps", range(5))
+def test_a_loop_that_ends_while_a_call_is_on_its_way(place: Place, steps: int) -> None:
+    """At any moment: the call ends, whatever became of it, and so does the loop."""
+    backend = place.backend()
+
+    async def main() -> asyncio.Task[Any]:
+        store = backend.asynchronous()
+        await store.setup()
+        await asyncio.gather(*(store.get(f"t{number}", "", None) for number in range(3)))
+        call = asyncio.create_task(store.put("t", *row(1), None))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        return call
+
+    assert asyncio.run(main()).done()
+    backend.close()
+
+
 def test_a_forked_process_has_connections_of_its_own(place: Place) -> None:
     with place.store() as store:
         put(store, "t", 1)

@@ -86,6 +86,7 @@ class _Line:
         self.waiting += 1
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
+            self._task.add_done_callback(self._over)
 
     async def _run(self) -> None:
         jobs: list[_Job] = []
@@ -103,11 +104,18 @@ class _Line:
                 except FAILURES as exc:
                     await self._drop(jobs, exc)
         finally:
-            self._task = None
-            # The loop is being stopped, and this task with it.
-            for job in (*jobs, *self._queue):
-                self._end(job, Disconnected("the event loop was stopped"))
-            self._queue.clear()
+            self._halt(jobs)
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        if self._task is task:  # it was cancelled before it began, and has seen to nothing
+            self._halt(())
+
+    def _halt(self, jobs: Sequence[_Job]) -> None:
+        """Whoever still waits does so because the loop is being stopped, and the task of the line with it."""
+        self._task = None
+        for job in (*jobs, *self._queue):
+            self._end(job, Disconnected("the event loop was stopped"))
+        self._queue.clear()
 
     async def _converse(self, jobs: Sequence[_Job]) -> None:
         connection = self._connection
