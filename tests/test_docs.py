@@ -34,7 +34,17 @@ def test_the_blocks_of_a_page_run_in_order(page: Path, tmp_path: Path, monkeypat
 
 def test_the_pages_that_teach_by_code_have_code() -> None:
     taught = {page.stem for page in PAGES if FENCE in page.read_text("utf-8")}
-    assert taught >= {"README", "quickstart", "values", "guarantees", "configuration", "postgres", "redis", "schema"}
+    assert taught >= {
+        "README",
+        "leases",
+        "quickstart",
+        "values",
+        "guarantees",
+        "configuration",
+        "postgres",
+        "redis",
+        "schema",
+    }
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -18,6 +18,7 @@ from milepost.errors import (
     Unserializable,
     UnsettledCalls,
 )
+from milepost.graphs import exclusive
 from milepost.retention import Retention
 from milepost.saver import Saver
 from milepost.schema import Schema
@@ -42,4 +43,5 @@ __all__ = [
     "Unserializable",
     "UnsettledCalls",
     "connect",
+    "exclusive",
 ]
