@@ -8,8 +8,9 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 from milepost.memory import MemoryStore
 from milepost.testing import FLAVOURS, Flavour, Subject
+from milepost.testing.ledger_machine import ledger_machine
 from milepost.testing.machine import machine
-from planted import stores
+from planted import ledgers, parts, stores
 
 BOUNDED = settings(
     max_examples=25,
@@ -32,3 +33,24 @@ def test_it_finds_mistakes(fault: type[MemoryStore]) -> None:
     unshrunk = settings(BOUNDED, phases=[Phase.generate], max_examples=200)
     with pytest.raises(AssertionError):
         run_state_machine_as_test(machine(stores.subject(fault)), settings=unshrunk)
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.parametrize("subject", [subjects.Memory, subjects.Files, subjects.Redis, subjects.Postgres])
+def test_the_life_of_calls(subject: type[Subject], flavour: Flavour) -> None:
+    shorter = settings(BOUNDED, max_examples=25 if subject is subjects.Memory else 8)
+    run_state_machine_as_test(ledger_machine(subject, flavour), settings=shorter)
+
+
+def test_it_finds_unconditional_settlements() -> None:
+    unshrunk = settings(BOUNDED, phases=[Phase.generate], max_examples=200)
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(ledger_machine(stores.subject(ledgers.SettlesUnconditionally)), settings=unshrunk)
+
+
+@pytest.mark.parametrize("fault", [ledgers.blind_retry, ledgers.an_expired_lease_is_free])
+def test_it_finds_blind_retries(fault: parts.Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault(monkeypatch)
+    unshrunk = settings(BOUNDED, phases=[Phase.generate], max_examples=200)
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(ledger_machine(subjects.Memory), settings=unshrunk)

@@ -12,7 +12,7 @@ from milepost.memory import MemoryStore
 from milepost.saver import Saver
 from milepost.testing import Memory, Subject
 from milepost.testing.suite import Everything, cases_of
-from planted import parts, savers, stores
+from planted import ledgers, parts, savers, stores
 
 FAULTS: dict[Any, str] = {
     stores.OrdinaryReplaces: "test_an_ordinary_write_is_first_wins",
@@ -67,6 +67,23 @@ FAULTS: dict[Any, str] = {
     parts.fences_are_not_carried: "test_writes_in_the_block_carry_the_fence",
     parts.the_last_lease_of_a_context_counts: "test_writes_in_the_block_carry_the_fence",
     parts.a_lost_reply_leaves_a_lease: "test_a_lease_whose_reply_is_lost_is_given_back",
+    ledgers.SettlesUnconditionally: "test_a_zombie_is_told",
+    ledgers.ClaimsTwiceAfterALostReply: "test_a_lost_reply_to_a_claim",
+    ledgers.LooksForNoOrphans: "test_a_call_worded_anew_takes_over_the_record",
+    ledgers.ClaimsForTheDead: "test_a_late_call_of_a_deleted_past_is_refused",
+    ledgers.ClaimsWithoutTheFence: "test_a_thread_that_is_anothers",
+    ledgers.DeletesWhatIsUnsettled: "test_a_deletion_does_not_forget_the_unknown",
+    ledgers.PruningForgetsCalls: "test_no_upkeep_forgets_a_call",
+    ledgers.CopiesNoCalls: "test_a_copy_knows_what_was_done",
+    ledgers.key_from_the_task: "test_where_the_task_started_does_not_matter",
+    ledgers.no_barrier: "test_a_checkpoint_that_does_not_come",
+    ledgers.blind_retry: "test_an_expired_lease_is_in_doubt_and_never_free",
+    ledgers.an_expired_lease_is_free: "test_an_expired_lease_is_in_doubt_and_never_free",
+    ledgers.nobody_waits_for_zombies: "test_nobody_decides_while_a_zombie_can_act",
+    ledgers.arguments_do_not_matter: "test_the_same_key_for_something_else",
+    ledgers.orphans_stay_bound_to_their_message: "test_a_call_worded_anew_takes_over_the_record",
+    ledgers.undone_in_order_of_start: "test_the_last_effect_is_undone_first",
+    ledgers.a_failed_call_is_an_orphan: "test_a_new_call_is_no_orphan_of_what_was_undone",
     parts.a_listener_can_break_a_put: "test_a_listener_that_raises_disturbs_nothing",
 }
 

@@ -35,6 +35,8 @@ from milepost.store import Query
 if TYPE_CHECKING:
     from milepost.ledger.core import Core
 
+OF_NO_EFFECT: Final = ("failed", "compensated")
+"""States of calls that have changed nothing, or nothing that is left."""
 _ROUNDS: Final = 64
 """How often an arrival looks at a record that others keep changing, before it gives up."""
 
@@ -221,7 +223,7 @@ class Arrival(Basis):
         for row in sorted(kin, key=lambda row: (row.started, row.key)):
             # What did not take place, or was undone, is nobody's effect.
             info = book.info(row)
-            if row.state in ("failed", "compensated") or how == "run" or self._explained(info, request):
+            if row.state in OF_NO_EFFECT or how == "run" or self._explained(info, request):
                 known.append(row.key)
                 continue
             record = book.open(row)
