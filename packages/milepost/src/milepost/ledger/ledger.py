@@ -9,6 +9,7 @@ import socket
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal, ParamSpec, TypeVar, cast
 
+from langchain_core.messages import ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 
@@ -19,8 +20,10 @@ from milepost.ledger.basis import OverSaver, Settings
 from milepost.ledger.boundary import Boundary, OnUnsettled
 from milepost.ledger.call import Call, Done, Replay, Run
 from milepost.ledger.core import Core
+from milepost.ledger.hands import Hands
 from milepost.ledger.policy import Declared, Duration, ToolPolicy, Verdict, declared, seconds, unsafe
 from milepost.ledger.record import CallRecord
+from milepost.ledger.repair import repair
 from milepost.ledger.request import CallRequest, OnOrphan, Outcome
 from milepost.ledger.rollback import Rollback, Rollbacks
 from milepost.ledger.upkeep import Upkeep
@@ -262,6 +265,28 @@ class Ledger:
     async def aorphans(self, thread_id: str, branch: Collection[tuple[str, str]] | None = None) -> list[CallRecord]:
         """`orphans`, async."""
         return await self._upkeep.orphans(self.core.asynchronous(), thread_id, branch)
+
+    def repair(self, thread_id: str, *, channel: str = "messages", wait: float | None = 0.0) -> list[ToolMessage]:
+        """Answer, in the latest checkpoint, the calls of its messages that no tool message answers and that the ledger
+        knows to have succeeded: a provider rejects a conversation that lacks them. Returns what was added.
+
+        For a thread that goes on with new input; one that is resumed asks the ledger itself. Calls that are not settled
+        are left alone: `resolve` them first. Takes the thread's lease, waiting `wait` seconds for it.
+        """
+        thread = check_thread(thread_id)
+        with self.core.saver.lease(thread, wait=wait):
+            return run(self._repair(self.core.blocking(), thread, channel))
+
+    async def arepair(
+        self, thread_id: str, *, channel: str = "messages", wait: float | None = 0.0
+    ) -> list[ToolMessage]:
+        """`repair`, async."""
+        thread = check_thread(thread_id)
+        async with self.core.saver.lease(thread, wait=wait):
+            return await self._repair(self.core.asynchronous(), thread, channel)
+
+    async def _repair(self, hands: Hands, thread: str, channel: str) -> list[ToolMessage]:
+        return await repair(hands, self.core.saver, self._upkeep, self.settings.tenant, thread, channel)
 
     def rollback(
         self,

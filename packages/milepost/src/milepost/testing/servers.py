@@ -122,7 +122,7 @@ class Postgres:
             command = [str(self._binaries / "postgres"), "-D", str(self._data), *options]
             self._process = _guarded(command, self._folder, self._user, log)
         ready, until = self._data / "postmaster.pid", time.monotonic() + _START
-        while not (ready.exists() and "ready" in ready.read_text().splitlines()[-1]):
+        while not (ready.exists() and "ready" in "".join(ready.read_text().splitlines()[-1:])):
             if self._process.poll() is not None or time.monotonic() > until:
                 raise RuntimeError(f"PostgreSQL did not start:\n{(self._folder / 'log').read_text()[-2000:]}")
             time.sleep(0.02)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from langchain_core.messages import ToolMessage
+
 from milepost.callstore import CallStore
 from milepost.ledger import (
     Call,
@@ -93,6 +95,9 @@ class Worker:
         if self._blocking:
             return self.ledger.resolve(key, verdict, **how)
         return await self.ledger.aresolve(key, verdict, **how)
+
+    async def repair(self) -> list[ToolMessage]:
+        return self.ledger.repair("thread") if self._blocking else await self.ledger.arepair("thread")
 
     async def rollback(self, to: str, **how: Any) -> Rollback:
         if self._blocking:

@@ -28,7 +28,7 @@ from milepost.testing.suite.ledger import (
 from milepost.testing.suite.migration import Migration
 from milepost.testing.suite.reading import Latest, Listing
 from milepost.testing.suite.releases import Releases
-from milepost.testing.suite.rollback import Rollbacks
+from milepost.testing.suite.rollback import Repairs, Rollbacks
 from milepost.testing.suite.serializers import Serializers
 from milepost.testing.suite.sharing import Concurrency, Observed, Sharing
 from milepost.testing.suite.smaller import Compacts
@@ -76,6 +76,7 @@ __all__ = [
     "Prune",
     "Refused",
     "Releases",
+    "Repairs",
     "Rollbacks",
     "Runs",
     "Serializers",
@@ -130,5 +131,6 @@ class Everything(
     CallsOfThreads,
     CallsBarrier,
     Rollbacks,
+    Repairs,
 ):
     """Every behaviour there is."""
