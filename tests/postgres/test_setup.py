@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypedDict
 
 import milepost
 import milepost_postgres
@@ -286,3 +286,21 @@ def test_options_that_are_not_usable(options: dict[str, Any]) -> None:
 def test_urls_that_are_not_usable(url: str) -> None:
     with pytest.raises(InvalidConfig):
         milepost.connect(url)
+
+
+class State(TypedDict):
+    count: int
+
+
+def test_tables_and_the_state_have_schemas_of_their_own(place: Place) -> None:
+    """Text is where the tables are, a `milepost.Schema` is what the graph's state looks like."""
+    state = milepost.Schema(State, version=2, name="counter")
+    for saver in (
+        milepost.connect(place.url(), schema=state),
+        milepost.connect({"url": place.base, "schema": place.schema}),
+    ):
+        with saver:
+            assert saver.schemas is None or saver.schemas.of("") is state
+            assert isinstance(saver.backend, milepost_postgres.PostgresBackend)
+    with pytest.raises(InvalidConfig, match="unknown option 'schema'"):
+        milepost.connect("memory:", schema="agents")

@@ -14,6 +14,7 @@ import psycopg
 from milepost.connect import Option, Scheme
 from milepost.errors import InvalidConfig
 from milepost.saver import Saver
+from milepost.schema import Schema as StateSchema
 from milepost.store import Port, Store
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import Conninfo
@@ -144,6 +145,7 @@ class PostgresSaver(Saver):
         schema: str = "milepost",
         prefix: str = "",
         migrate: bool = True,
+        state_schema: StateSchema | Mapping[str, StateSchema] | None = None,
         **options: Any,
     ) -> PostgresSaver:
         """A saver that works on connections of the application's, and never closes them.
@@ -152,7 +154,8 @@ class PostgresSaver(Saver):
             source: a ``psycopg_pool.ConnectionPool`` or a ``psycopg.Connection``, for the blocking methods.
             async_source: an ``AsyncConnectionPool`` or an ``AsyncConnection``, for the async ones.
             schema, prefix, migrate: as for `open_backend`.
-            options: those of `Saver`.
+            state_schema: the `milepost.Schema` of the graph's state, or a dict from namespaces to such.
+            options: the others of `Saver`.
 
         On a connection that does not commit by itself, or that is in a transaction, everything the saver does is part
         of that transaction and is committed or rolled back with it. That is meant for single operations, such as
@@ -170,7 +173,7 @@ class PostgresSaver(Saver):
             lambda: borrow_async(async_source),
             guest=guest,
         )
-        return cls(made, **options)
+        return cls(made, schema=state_schema, **options)
 
 
 def open_backend(

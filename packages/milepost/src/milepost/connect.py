@@ -76,7 +76,8 @@ def connect(url: str | Mapping[str, Any] | None = None, /, **options: Any) -> Sa
         url: such as ``file:./state?durability=os`` or ``memory:``; or a table (of a TOML file, say) with a key "url"
             and options beside it; or None for what the environment variable ``MILEPOST_URL`` says.
         options: the options of the scheme, which may stand in the URL's query instead, and those of `Saver`:
-            ``serde``, ``keys``, ``schema``, ``memory``, ``setup``.
+            ``serde``, ``keys``, ``schema``, ``memory``, ``setup``. A ``schema`` that is text is not the state's but one
+            of tables, where the backend has such an option.
 
     Nothing is created or connected to before the first use, but for what the backend needs to check its arguments.
 
@@ -99,6 +100,8 @@ def connect(url: str | Mapping[str, Any] | None = None, /, **options: Any) -> Sa
     scheme = _scheme(name, url)
     base, _, query = url.partition("?")
     passed = {key: options.pop(key) for key in ("serde", "keys", "schema") if key in options}
+    if isinstance(passed.get("schema"), str):  # a schema of tables, which a backend may know as an option
+        options["schema"] = passed.pop("schema")
     known = {**scheme.options, **_SAVER_OPTIONS}
     given = _from_query(query, known, url)
     for key, value in options.items():
