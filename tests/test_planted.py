@@ -41,6 +41,9 @@ FAULTS: dict[Any, str] = {
     stores.OnePageAlone: "test_more_than_a_page",
     stores.LineageBySortOrder: "test_a_fork_sees_its_own_past",
     stores.ReadsWrite: "test_reading_does_not_write",
+    stores.RewritesBehindAWriter: "test_a_thread_that_is_written_to_is_not_rewritten",
+    stores.RewriteKeepsOldWrites: "test_a_rewritten_checkpoint_keeps_its_place",
+    stores.RewriteLosesAWrite: "test_a_thread_from_before_schemas",
     stores.StoredInTwoSteps: "test_a_change_that_fails_can_be_repeated",
     savers.PendingUnsorted: "test_they_come_back_in_the_order_of_their_key",
     savers.ValuesByLabel: "test_equal_labels_and_other_values",
@@ -84,6 +87,12 @@ FAULTS: dict[Any, str] = {
     ledgers.orphans_stay_bound_to_their_message: "test_a_call_worded_anew_takes_over_the_record",
     ledgers.undone_in_order_of_start: "test_the_last_effect_is_undone_first",
     ledgers.a_failed_call_is_an_orphan: "test_a_new_call_is_no_orphan_of_what_was_undone",
+    parts.pending_writes_are_not_upgraded: "test_an_upgrade_covers_all_that_is_kept_under_a_name",
+    parts.unknown_versions_are_taken_as_they_are: "test_what_nobody_declared_is_refused",
+    parts.an_upgraded_value_lies_where_the_old_one_does: "test_what_is_put_after_an_upgrade_is_of_the_new_version",
+    parts.a_root_upgrades_its_children: "test_namespaces_have_schemas_of_their_own",
+    parts.lost_channels_are_not_told: "test_channels_that_a_graph_does_not_know_are_told_before_they_go",
+    parts.what_was_rewritten_is_not_kept: "test_what_was_there_comes_back",
     parts.a_listener_can_break_a_put: "test_a_listener_that_raises_disturbs_nothing",
 }
 

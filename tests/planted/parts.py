@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,12 +12,17 @@ from milepost import lease, maintenance, operations, saver
 from milepost.codec import guard, items
 from milepost.codec.guard import Seen
 from milepost.codec.values import Serializer
+from milepost.errors import SchemaMismatch
+from milepost.memory import MemoryStore
 from milepost.observe import Observers
 from milepost.pending import Pending
-from milepost.places import Place, place_of
+from milepost.places import BEFORE, Place, place_of
 from milepost.retention import Lineage
+from milepost.schema import Schema, Schemas
+from milepost.schema.schema import Verdict
 from milepost.store import merge_spans
 from milepost.testing import Memory, Subject
+from milepost.upgrading import Upgrader
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -122,6 +128,46 @@ def put_does_not_wait_for_writes(patch: pytest.MonkeyPatch) -> None:
 
 def failed_writes_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Pending, "check", lambda *_: None)
+
+
+def pending_writes_are_not_upgraded(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("milepost.schema.carry.carry_writes", lambda _change, _tasks, writes, _where: list(writes))
+
+
+def unknown_versions_are_taken_as_they_are(patch: pytest.MonkeyPatch) -> None:
+    judge = Schema.judge
+
+    def lenient(self: Schema, stamp: bytes | None, place: Any) -> Verdict:
+        try:
+            return judge(self, stamp, place)
+        except SchemaMismatch:
+            return Verdict(self.version)
+
+    patch.setattr(Schema, "judge", lenient)
+
+
+def an_upgraded_value_lies_where_the_old_one_does(patch: pytest.MonkeyPatch) -> None:
+    read = Upgrader.read
+    patch.setattr(Upgrader, "read", lambda *given: (read(*given)[0], False))
+
+
+def a_root_upgrades_its_children(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Schemas, "of", lambda self, ns: self.by_ns.get(ns) or self.by_ns.get(""))
+
+
+def lost_channels_are_not_told(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("milepost.operations.Operations._drifted", lambda *_: None)
+
+
+def what_was_rewritten_is_not_kept(patch: pytest.MonkeyPatch) -> None:
+    rewrite = MemoryStore.rewrite
+
+    async def forgets(self: Any, thread: str, batch: Any, token: str) -> bool:
+        rows = tuple(row for row in batch.rows if not row.ns.startswith(BEFORE))
+        writes = tuple(write for write in batch.writes if not write[0].startswith(BEFORE))
+        return await rewrite(self, thread, replace(batch, rows=rows, writes=writes), token)
+
+    patch.setattr(MemoryStore, "rewrite", forgets)
 
 
 def a_listener_can_break_a_put(patch: pytest.MonkeyPatch) -> None:

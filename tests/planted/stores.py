@@ -335,3 +335,35 @@ class WaitingThreadsForgotten(MemoryStore):
                 if not ns:
                     place.leave((ns, id))
             self._data.threads[thread] = place
+
+
+class RewritesBehindAWriter(MemoryStore):
+    """Checkpoints are rewritten though the thread was written to since."""
+
+    async def rewrite(self, thread: str, batch: Batch, token: str) -> bool:
+        place = self._data.threads.get(thread)
+        fresh = token if place is None else f"{place.generation}:{place.revision}"
+        return await super().rewrite(thread, batch, fresh)
+
+
+class RewriteKeepsOldWrites(MemoryStore):
+    """What was written under names of before stays beside what it became."""
+
+    async def rewrite(self, thread: str, batch: Batch, token: str) -> bool:
+        place = self._data.threads.get(thread)
+        before = {at: dict(rows) for at, rows in place.writes.items()} if place else {}
+        done = await super().rewrite(thread, batch, token)
+        if done and place:
+            for at, rows in before.items():
+                place.writes[at] = {**rows, **place.writes.get(at, {})}
+        return done
+
+
+class RewriteLosesAWrite(MemoryStore):
+    """The last of the pending writes that a rewritten checkpoint should have is not there."""
+
+    async def rewrite(self, thread: str, batch: Batch, token: str) -> bool:
+        # Not of what is kept of it.
+        last = max((at for at, (ns, _, _) in enumerate(batch.writes) if not ns), default=None)
+        writes = tuple(write for at, write in enumerate(batch.writes) if at != last)
+        return await super().rewrite(thread, replace(batch, writes=writes), token)

@@ -1,0 +1,360 @@
+"""Upgrades as such: composition, traces, refusal, and what a schema makes of annotations."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import enum
+import itertools
+import operator
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, Any, Literal, NotRequired, Optional, Union
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from langchain_core.messages import AnyMessage
+from langgraph.graph import MessagesState
+from langgraph.managed import RemainingSteps
+from milepost import schema as ms
+from milepost.errors import FormatTooNew, InvalidConfig, SchemaMismatch
+from milepost.schema import Change, Schema, Shape, Step
+from milepost.schema.carry import carry
+from milepost.schema.image import Image, Write
+from milepost.schema.schema import Verdict, Where, classes_of, current_name, settled
+from milepost.schema.stamps import Stamp, encode
+from pydantic import BaseModel, Field
+from typing_extensions import TypedDict
+
+
+class State(TypedDict, total=False):
+    a: int
+
+
+WHERE = Where("t", "", "01")
+NAMES = ("a", "b", "c", "d")
+NODES = ("n", "m", "k")
+names, nodes = st.sampled_from(NAMES), st.sampled_from(NODES)
+versions = st.dictionaries(st.sampled_from([*NAMES, "branch:to:n", "join:n+m:k"]), st.integers(1, 9))
+
+
+@st.composite
+def images(draw: Any) -> Image:
+    current = draw(versions)
+    held = draw(st.dictionaries(st.sampled_from(NAMES), st.lists(st.integers(0, 9)), max_size=3))
+    plumbing: dict[str, Any] = {}
+    if draw(st.booleans()):
+        plumbing["branch:to:n"] = None
+    if draw(st.booleans()):
+        plumbing["join:n+m:k"] = set(draw(st.sets(st.sampled_from(("n", "m")))))
+    if draw(st.booleans()):
+        plumbing["__start__"] = draw(st.dictionaries(names, st.lists(st.integers(0, 9)), max_size=2))
+    checkpoint: dict[str, Any] = {
+        "id": "01",
+        "channel_values": {**held, **plumbing},
+        "channel_versions": {**dict.fromkeys({*held, *plumbing}, 1), **current},
+        "versions_seen": draw(st.dictionaries(nodes, versions, max_size=2)),
+        "updated_channels": draw(st.none() | st.lists(names, unique=True)),
+    }
+    metadata: dict[str, Any] = {
+        "step": 1,
+        "counters_since_delta_snapshot": draw(st.dictionaries(names, st.just([1, 1]))),
+    }
+    return Image("t", "", "01", checkpoint, metadata)
+
+
+writes = st.lists(
+    st.builds(
+        Write,
+        task=st.sampled_from(("1", "2")),
+        idx=st.integers(0, 3),
+        path=st.just(""),
+        channel=names,
+        value=st.lists(st.integers(0, 9)),
+        version=st.just(1),
+    ),
+    max_size=4,
+    unique_by=lambda write: (write.task, write.idx),
+)
+
+# No two channels ever meet under one name.
+changes = st.one_of(
+    names.map(lambda name: ms.rename_channel(name, f"{name}'")),
+    names.map(ms.drop_channel),
+    st.builds(ms.add_channel, st.sampled_from(("x", "y")), st.lists(st.integers(0, 3))),
+    names.map(lambda name: ms.map_channel(name, lambda value: [*value, 1])),
+    nodes.map(lambda node: ms.rename_node(node, f"{node}'")),
+    nodes.map(ms.drop_node),
+)
+
+
+def _by_hand(image: Image, written: list[Write], every: list[Change]) -> list[Write]:
+    for change in every:
+        written = carry(change, image, written)
+    return written
+
+
+@settings(max_examples=60, deadline=None)
+@given(images(), writes, st.lists(changes, max_size=6), st.data())
+def test_an_upgrade_through_steps_is_the_composition(
+    image: Image, written: list[Write], every: list[Change], data: st.DataObject
+) -> None:
+    cuts = sorted(data.draw(st.sets(st.integers(1, max(len(every) - 1, 1)), max_size=3)))
+    bounds = [0, *[cut for cut in cuts if cut < len(every)], len(every)]
+    steps = [Step(at + 1, at + 2, *every[start:end]) for at, (start, end) in enumerate(itertools.pairwise(bounds))]
+    schema = Schema(State, version=len(steps) + 1, upgrades=steps)
+    expected, one = copy.deepcopy(image), copy.deepcopy(image)
+    by_hand = _by_hand(expected, copy.deepcopy(written), every)
+    schema.upgrade(one, Verdict(1, tuple(steps)), {1: copy.deepcopy(written)})
+    assert (one.checkpoint, one.metadata) == (expected.checkpoint, expected.metadata)
+    assert one.writes == settled(by_hand)
+    # Writes that came later join on the way, and fare as if they had been upgraded by themselves.
+    for write in written:
+        write.version = data.draw(st.integers(1, len(steps) + 1))
+    late = copy.deepcopy(image)
+    by_version = {at: [write for write in written if write.version == at] for at in range(1, len(steps) + 2)}
+    alone = settled(
+        one for at, some in by_version.items() for write in some for one in _fate(schema.path(at) or (), write)
+    )
+    schema.upgrade(late, Verdict(1, tuple(steps)), copy.deepcopy(by_version))
+    assert sorted(map(repr, late.writes)) == sorted(map(repr, alone))
+    assert late.checkpoint == expected.checkpoint
+
+
+def _fate(steps: tuple[Step, ...], write: Write) -> list[Write]:
+    found = [copy.deepcopy(write)]
+    for step in steps:
+        for change in step.changes:
+            found = carry(change, Image("t", "", "01", {"channel_values": {}}, {}), found)
+    return found
+
+
+@settings(max_examples=40, deadline=None)
+@given(images(), writes, names)
+def test_a_dropped_channel_leaves_no_trace(image: Image, written: list[Write], name: str) -> None:
+    schema = Schema(State, version=2, upgrades=[Step(1, 2, ms.drop_channel(name))])
+    before = len({write.task for write in written})
+    schema.upgrade(image, schema.judge(STAMP, WHERE), {1: written})
+    assert f"'{name}'" not in repr(image)
+    assert len({write.task for write in image.writes}) == before
+
+
+STAMP = encode(Stamp("State", 1, 1))[0]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.integers(1, 9),
+    st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), unique=True, max_size=8),
+    st.one_of(
+        st.none(),
+        st.tuples(st.sampled_from(("State", "Other")), st.integers(1, 12), st.integers(1, 12)),
+    ),
+)
+def test_what_no_way_leads_from_is_refused(
+    version: int, ways: list[tuple[int, int]], stored: tuple[str, int, int] | None
+) -> None:
+    schema = Schema(
+        State,
+        version=version,
+        upgrades=[Step(*way) for way in ways if way[0] < way[1]],
+        downgrades=[Step(*way) for way in ways if way[0] > way[1]],
+    )
+    data = None
+    reachable = False
+    if stored is not None:
+        name, found, since = stored
+        data = encode(Stamp(name, found, min(since, found)))[1]
+        up = found <= version
+        reached = {found}
+        for _ in ways:
+            reached |= {target for source, target in ways if source in reached and (source < target) == up}
+        reachable = name == "State" and (version in reached or since <= version < found)
+    if reachable:
+        verdict = schema.judge(data, WHERE)
+        ends = [verdict.version, *(step.target for step in verdict.steps)]
+        assert ends[-1] == version or not verdict.steps
+        assert [step.source for step in verdict.steps] == ends[:-1]
+    else:
+        with pytest.raises(SchemaMismatch) as caught:
+            schema.judge(data, WHERE)
+        assert (caught.value.thread, caught.value.checkpoint, caught.value.expected) == ("t", "01", version)
+        assert caught.value.found == (stored[1] if stored else None)
+
+
+def test_the_fewest_steps_are_taken() -> None:
+    steps = [Step(1, 2), Step(2, 3), Step(3, 4), Step(1, 3)]
+    found = Schema(State, version=4, upgrades=steps).path(1)
+    assert found == (steps[3], steps[2])
+
+
+@pytest.mark.parametrize("data", [b"", b"\x93", b"\xc0", b"\x92\x01\x02", b"\x97" + b"\x01" * 7])
+def test_a_stamp_of_another_form(data: bytes) -> None:
+    with pytest.raises(FormatTooNew, match="stamp"):
+        Schema(State, version=1).judge(data, WHERE)
+
+
+def test_classes_are_followed_through_steps() -> None:
+    steps = (
+        Step(1, 2, ms.rename_class("a:X", "b:Y")),
+        Step(2, 3, ms.rename_class("b:Y", "c:Z"), ms.rename_class("b:Q", Step)),
+    )
+    assert classes_of(Verdict(1, steps)) == {("a", "X"): ("c", "Z"), ("b", "Y"): ("c", "Z"), ("b", "Q"): Step}
+    assert classes_of(Verdict(2, steps[1:])) == {("b", "Y"): ("c", "Z"), ("b", "Q"): Step}
+
+
+def test_names_are_followed_both_ways() -> None:
+    steps = (Step(1, 2, ms.rename_channel("a", "b")), Step(2, 3, ms.rename_channel("b", "c"), ms.drop_channel("d")))
+    schema = Schema(State, version=3, upgrades=steps)
+    assert schema.former_names("c") == {"a", "b", "c"}
+    assert schema.former_names("z") == {"z"}
+    assert current_name(Verdict(1, steps), "a") == "c"
+    assert current_name(Verdict(1, steps), "d") is None
+
+
+# Nodes with a plus in their name, and joins.
+
+
+@pytest.mark.parametrize(
+    ("join", "change", "name", "value"),
+    [
+        ("join:a+b:c", ms.rename_node("a", "x"), "join:x+b:c", {"x"}),
+        ("join:a+b:c", ms.rename_node("c", "x"), "join:a+b:x", {"a"}),
+        ("join:a+b:a", ms.rename_node("a", "x"), "join:x+b:x", {"x"}),
+        ("join:a+b+d:c", ms.rename_node("a+b", "x"), "join:x+d:c", {"a"}),
+        ("join:a+b:c", ms.drop_node("a"), "join:b:c", set()),
+        ("join:a+b:c", ms.drop_node("a", to="x"), "join:x+b:c", {"x"}),
+        ("join:a:c", ms.drop_node("a"), None, None),
+        ("join:a+b:c", ms.drop_node("c"), None, None),
+        ("join:aa+b:c", ms.rename_node("b", "x"), "join:aa+x:c", {"a"}),
+    ],
+)
+def test_joins_follow_their_nodes(join: str, change: Change, name: str | None, value: Any) -> None:
+    image = Image("t", "", "01", {"channel_values": {join: {"a"}}, "channel_versions": {join: 1}}, {})
+    carry(change, image, [])
+    assert image.values == ({} if name is None else {name: value})
+    assert image.versions == ({} if name is None else {name: 1})
+
+
+# Shapes.
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+@dataclasses.dataclass
+class Part:
+    size: int
+    twin: Optional[Part] = None  # noqa: UP045  # written in the old way on purpose
+
+
+class Model(BaseModel):
+    a: int = Field(default=1, gt=0)
+    part: Part | None = None
+
+
+@dataclasses.dataclass
+class Data:
+    a: int = 1
+
+
+def _join(a: list[int], b: list[int]) -> list[int]:
+    return a + b
+
+
+def _shape(**fields: Any) -> Shape:
+    return Shape.of(TypedDict("State", fields))  # type: ignore[operator]  # mypy wants a literal
+
+
+@pytest.mark.parametrize(
+    ("hint", "words"),
+    [
+        (int, "int"),
+        (NotRequired[int], "int"),
+        (int | None, "None | int"),
+        (Optional[int], "None | int"),  # noqa: UP045  # (as above)
+        (Union[str, int], "int | str"),  # noqa: UP007  # (as above)
+        (Literal["b", "a"], "Literal['a', 'b']"),
+        (dict[str, list[int]], "dict[str, list[int]]"),
+        (Annotated[list[int], operator.add], "list[int] by operator:add"),
+        (Annotated[list[int], "words", _join], "list[int] by tests:_join"),
+        (Annotated[list[int], partial(_join, b=[])], "list[int] by partial(tests:_join)"),
+        (list[AnyMessage], "list[AnyMessage]"),
+        (Callable[[int], str], "collections:Callable[[int], str]"),
+        (Any, "Any"),
+    ],
+)
+def test_types_in_words(hint: Any, words: str) -> None:
+    assert _shape(x=hint).channels["x"].replace(__name__.partition(".")[0], "tests") == words
+
+
+def test_shapes_of_all_kinds_of_states() -> None:
+    assert Shape.of(Data).channels == {"a": "int"}
+    assert (
+        Shape.of(MessagesState).channels
+        == {"messages": "list[AnyMessage] by langgraph:_add_messages_wrapper.<locals>._add_messages"}
+        or "messages" in Shape.of(MessagesState).channels
+    )
+    found = Shape.of(Model).channels
+    assert found.keys() == {"a", "part"}
+    # The fields of the application's own classes count, also where a class holds itself.
+    assert "size: int" in found["part"]
+    assert "Part" in found["part"]
+    assert _shape(x=Annotated[int, RemainingSteps], y=RemainingSteps, z=int).channels.keys() == {"x", "z"}
+
+
+@pytest.mark.parametrize("state", [int, dict, "State", None, 3])
+def test_what_is_no_state(state: Any) -> None:
+    with pytest.raises(InvalidConfig, match="state schema"):
+        Schema(state, version=1)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"version": 0},
+        {"version": True},
+        {"version": "1"},
+        {"version": 1, "drift": "maybe"},
+        {"version": 1, "readable_from": 2},
+        {"version": 2, "upgrades": [Step(2, 1)]},
+        {"version": 2, "upgrades": [Step(1, 1)]},
+        {"version": 2, "upgrades": [Step(1, 2), Step(1, 2)]},
+        {"version": 2, "upgrades": [3]},
+        {"version": 2, "downgrades": [Step(1, 2)]},
+        {"version": 2, "unstamped": 0},
+    ],
+)
+def test_what_is_no_schema(options: Any) -> None:
+    with pytest.raises(InvalidConfig):
+        Schema(State, **options)
+
+
+def test_what_is_no_change() -> None:
+    for make in (
+        lambda: Step(1, 2, "drop"),  # type: ignore[arg-type]  # on purpose
+        lambda: ms.rename_channel("", "a"),
+        lambda: ms.rename_class("Class", int),
+        lambda: ms.rename_class("module:", int),
+    ):
+        with pytest.raises(InvalidConfig):
+            make()
+
+
+def test_fingerprints_are_the_same_in_another_process() -> None:
+    text = "from unit.test_schema import Model; from milepost.schema import Shape; print(Shape.of(Model).fingerprint.hex())"
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", f"import sys; sys.path[:0] = {sys.path!r}; {text}"],
+            env={"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(found) == 1
