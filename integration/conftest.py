@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import containers
 import milepost
 import pytest
 from driving import DURABILITIES, FLAVOURS, Durability, Flavour
@@ -14,7 +15,14 @@ from stores import STORES, url_of
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kills", type=int, default=60, help="how many times test_kill.py kills its workers")
+    parser.addoption("--servers", choices=["wheels", "docker"], default="wheels", help="where servers come from")
     parser.addoption("--kill-seed", type=int, default=2026, help="where the random kills fall")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Once, in the process that starts the workers: they find the URLs in their environment.
+    if config.getoption("servers") == "docker" and not hasattr(config, "workerinput"):
+        config.add_cleanup(containers.start().close)
 
 
 @pytest.fixture(params=STORES)
