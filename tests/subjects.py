@@ -97,7 +97,7 @@ class Postgres(Subject):
     Making tables takes longer than most tests, so a schema is used again, emptied, when its subject is gone.
     """
 
-    capabilities: ClassVar[frozenset[str]] = frozenset({"durable", "shared", "ledger"})
+    capabilities: ClassVar[frozenset[str]] = frozenset({"durable", "shared", "ledger", "transactions"})
     _schemas: ClassVar[servers.Names] = servers.Names("suite")
 
     @staticmethod

@@ -17,7 +17,7 @@ from milepost.saver import Saver
 from milepost.schema import Schema as StateSchema
 from milepost.store import Port, Store
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.pq import Conninfo
+from psycopg.pq import Conninfo, TransactionStatus
 
 from milepost_postgres.borrowed import AsyncOwned, Owned, borrow, borrow_async
 from milepost_postgres.driver import AsyncEngine, AsyncPort, BlockingPort, Engine
@@ -45,7 +45,7 @@ class PostgresBackend:
     owns by `PostgresSaver.from_pool`."""
 
     name = "postgres"
-    capabilities = frozenset({"durable", "shared", "ledger"})
+    capabilities = frozenset({"durable", "shared", "ledger", "transactions"})
 
     def __init__(
         self,
@@ -85,6 +85,31 @@ class PostgresBackend:
     def over(self, port: Port) -> Store:
         """The same store behind another port, which gets the requests: for fault injection."""
         return PostgresStore(self.schema, port, self.close, guest=self._guest)
+
+    def joining(self, connection: object) -> PostgresStore:
+        """The store within the transaction of a connection of the application's: see `milepost.callstore.Joins`."""
+        if not isinstance(connection, psycopg.Connection | psycopg.AsyncConnection):
+            raise InvalidConfig(
+                f"{connection!r} is no connection of psycopg: pass the one whose transaction has the effect",
+                what="connection",
+                value=repr(connection)[:200],
+            )
+        if connection.pgconn.transaction_status != TransactionStatus.INTRANS:
+            raise InvalidConfig(
+                "the connection is in no transaction: settle the call after its effect, before the transaction ends",
+                what="connection",
+            )
+        port: BlockingPort | AsyncPort
+        if isinstance(connection, psycopg.Connection):
+            port = BlockingPort(lambda: Engine(borrow(connection), self.schema))
+        else:
+            port = AsyncPort(lambda: AsyncEngine(borrow_async(connection), self.schema))
+        return PostgresStore(self.schema, port, port.close, guest=True)
+
+    def joined(self, connection: object) -> bool:
+        """Whether that transaction has not ended yet."""
+        assert isinstance(connection, psycopg.Connection | psycopg.AsyncConnection)
+        return connection.pgconn.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR)
 
     def _blocking_engine(self) -> Engine:
         engine = self._engine

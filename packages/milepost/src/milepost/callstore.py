@@ -176,6 +176,22 @@ class CallStore(Protocol):
         ...
 
 
+@runtime_checkable
+class Joins(Protocol):
+    """What a backend that declares the capability "transactions" also has."""
+
+    def joining(self, connection: object) -> CallStore:
+        """The store within the transaction of a connection of the application's, in the flavour of that connection.
+
+        Raises `InvalidConfig` for a connection that is not usable: of another kind, or in no transaction.
+        """
+        ...
+
+    def joined(self, connection: object) -> bool:
+        """Whether that transaction has not ended yet."""
+        ...
+
+
 # For stores that keep the records of one thread together, and would have those of all global keys in one place.
 
 SHARDS: Final = 256

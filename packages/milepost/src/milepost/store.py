@@ -478,7 +478,8 @@ class Backend(Protocol):
     """Scheme-like name for events and errors: "memory", "files", "postgres"."""
     capabilities: frozenset[str]
     """What tests and tools may expect: "durable" (survives the process), "shared" (other processes see it),
-    "damage" (parts can be lost under it), "ledger" (its stores are also `milepost.callstore.CallStore`)."""
+    "damage" (parts can be lost under it), "ledger" (its stores are also `milepost.callstore.CallStore`),
+    "transactions" (it is also `milepost.callstore.Joins`)."""
 
     def blocking(self) -> Store:
         """The store over the blocking port: its coroutines never suspend, and may be run from any thread."""

@@ -186,7 +186,7 @@ class Arrival(Basis):
     ) -> Replay | CallChange | None:
         """An outcome that is not known: wait until nobody can act any more, then retry, reconcile, or ask a person."""
         request, policy = plan.request, plan.policy
-        if policy.kind == "transactional":
+        if policy.kind == "transactional" and not record.told:
             # What was not committed with its record did not happen; whoever still tries fails at the record.
             return self._again(plan, row, attempt=row.attempt + 1, outcome={}, note="not committed")
         quiet = row.until + record.info.max_duration + self.settings.skew

@@ -141,6 +141,13 @@ class Basis:
         own, scope = request.key, request.scope
         if own is None and policy.key is not None:
             own, scope = policy.key(request.arguments), policy.scope
+        backend = self.saver.operations.shared.backend
+        if policy.kind == "transactional" and "transactions" not in backend.capabilities:
+            raise InvalidConfig(
+                f"{request.tool!r} is transactional, and the store {backend.name!r} has no transactions to share: only "
+                "Postgres has",
+                what="tools",
+            )
         if own is None and request.call is None:
             raise InvalidConfig(
                 f"the call of {request.tool!r} has neither an id nor a key: declare key=… for the tool", what="key"

@@ -54,6 +54,12 @@ class Call:
         """The fence of the thread's lease, if there is one."""
         self.at = at
         self.checked = core.monotonic()
+        self.pledge = ""
+        """The stamp of the change by which a transaction of the application's settles the call, once it is committed."""
+        self.joined: object = None
+        """The connection of that transaction."""
+        self.committed = False
+        """That transaction is known to be committed."""
         self.over = False
         """The call is settled, or another worker's."""
 
@@ -96,6 +102,20 @@ class Call:
     async def acheck(self) -> None:
         """`check`, async."""
         await self._core.check(self._core.asynchronous(), self)
+
+    def settle_with(self, connection: object, result: Any = None) -> None:
+        """Settle the call in the transaction of `connection`: its effect and its record are committed together, or not at
+        all. For tools that are `transactional`.
+
+        `connection` is a connection to the ledger's own database that is in a transaction, in which the effect was made.
+        `result` is what the call is to have returned when it is asked for again. Raises `CallSuperseded` when another
+        worker has taken the call over: let it roll the transaction back.
+        """
+        run(self._core.join(self, connection, result))
+
+    async def asettle_with(self, connection: object, result: Any = None) -> None:
+        """`settle_with`, for an async connection."""
+        await self._core.join(self, connection, result)
 
     def once(self, step: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Perform one of several effects of this call once: it has a record of its own, named `step`.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from milepost.callstore import CallAnswer, CallChange, CallQuery, CallStore
+from milepost.callstore import CallAnswer, CallChange, CallQuery, CallStore, Joins
 from milepost.codec.calls import (
     call_key,
     fingerprint,
@@ -103,13 +103,35 @@ class Core(Arrival):
             return await hands.do(lambda: function(*args, **kwargs))
         return (await self.performed(hands, plan, lambda: function(*args, **kwargs))).result
 
+    async def join(self, call: Call, connection: object, result: Any) -> None:
+        """See `Call.settle_with`."""
+        backend = self.saver.operations.shared.backend
+        if call.policy.kind != "transactional" or not isinstance(backend, Joins) or call.mark is None:
+            raise InvalidConfig(
+                f"{call.tool!r} is {call.policy.kind}: only the calls of a transactional tool are settled with a transaction",
+                what="connection",
+            )
+        if call.over:
+            raise call.superseded()
+        store = backend.joining(connection)
+        change = self.book.change(call.home, call.record_key, call.mark, "succeeded", outcome={"result": result})
+        try:
+            answer = await store.settle(call.home, change, fence=call.fence)
+        except LeaseLost as exc:
+            raise call.superseded() from exc
+        if not answer.done:
+            raise call.superseded()
+        call.pledge, call.joined = change.stamp, connection
+
     # Ending.
 
     def classify(self, call: Call, error: BaseException) -> Outcome:
         """What an exception of the tool says about its effect."""
         if isinstance(error, GraphInterrupt | CallStopped):
             return Suspended()
-        if isinstance(error, call.policy.not_applied):
+        # Of a transaction that did not come to its end, nothing is left.
+        undone = call.policy.kind == "transactional" and not call.pledge and isinstance(error, Exception)
+        if undone or isinstance(error, call.policy.not_applied):
             return Failed(f"{type(error).__name__}: {error}")
         return InDoubt(f"{type(error).__name__}: {error}")
 
@@ -129,6 +151,11 @@ class Core(Arrival):
     async def _settle(self, hands: Hands, call: Call, outcome: Outcome) -> Replay | None:
         assert call.mark is not None
         store = await self.store(hands)
+        if call.policy.kind == "transactional":
+            call.committed = await self._committed(store, call)
+            if call.committed:
+                return None
+            outcome = self._uncommitted(call, outcome)
         change = self._ending(call, outcome)
         for _ in range(_TRIES):
             answer = await self._stored(store, call, change)
@@ -148,6 +175,25 @@ class Core(Arrival):
         if isinstance(outcome, InDoubt | Suspended):
             return None
         raise call.superseded()
+
+    def _uncommitted(self, call: Call, outcome: Outcome) -> Outcome:
+        """What an execution means whose transaction, if there was one, has not settled it."""
+        backend = self.saver.operations.shared.backend
+        if not call.pledge:
+            return InDoubt("it returned without having been settled") if isinstance(outcome, Succeeded) else outcome
+        if isinstance(backend, Joins) and backend.joined(call.joined):
+            raise CallUnrecorded(
+                f"{call.tool!r} ended, and the transaction that settles its call is still open: end it in the tool",
+                **facts_of(call),
+            )
+        return outcome if isinstance(outcome, Suspended) else Failed("its transaction was rolled back")
+
+    async def _committed(self, store: CallStore, call: Call) -> bool:
+        """Whether the transaction that was to settle the call has done so."""
+        if not call.pledge:
+            return False
+        page = await store.calls(CallQuery(call.home, (call.record_key,)), None, 1)
+        return any(row.stamp == call.pledge for row in page.rows)
 
     def _ending(self, call: Call, outcome: Outcome) -> CallChange:
         assert call.mark is not None
@@ -241,6 +287,12 @@ class Core(Arrival):
         except BaseException as exc:
             return await self._failed(hands, plan, call, exc)
         other = await self.settle(hands, call, Succeeded(result))
+        if call.policy.kind == "transactional" and other is None and not call.committed:
+            raise CallUnrecorded(
+                f"{call.tool!r} returned, and no transaction that settles its call was committed: call "
+                "current_call().settle_with(connection) within the transaction that has the effect, and end it there",
+                **facts_of(call),
+            )
         return Done(call, result) if other is None else other
 
     async def _failed(self, hands: Hands, plan: Plan, call: Call, error: BaseException) -> Replay:
