@@ -9,9 +9,9 @@ from typing import Any
 
 import milepost
 import pytest
+from bench.agents import conversation, message
 from bench.measure import Bench, Blocking, Sample
 from bench.rivals import OURS
-from bench.workloads import conversation, message
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from milepost.flavour import run

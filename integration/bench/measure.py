@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import os
+import json
 import random
 import shutil
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -19,14 +19,19 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import CheckpointTuple
+from langgraph.checkpoint.base import CheckpointTuple, DeltaChannelHistory
 from milepost.flavour import run
+from milepost.retention import Retention
+from milepost.saver import Saver
 
+from .floors import FLOOR, floors
 from .rivals import AnySaver, Rival
 
 Flavour = Literal["sync", "async"]
 FLAVOURS: tuple[Flavour, ...] = ("sync", "async")
 T = TypeVar("T")
+KEPT = 20
+"""How many checkpoints our savers keep when they prune; those of others keep the latest."""
 Job = Callable[[], Coroutine[Any, Any, None]]
 
 
@@ -44,7 +49,13 @@ class Client(Protocol):
     async def get(self, config: RunnableConfig) -> CheckpointTuple | None: ...
     async def list(self, config: RunnableConfig, **options: Any) -> list[CheckpointTuple]: ...
     async def delete(self, thread: str) -> None: ...
+    async def history(self, config: RunnableConfig, channel: str) -> DeltaChannelHistory: ...
+    async def prune(self, thread: str) -> int:
+        """Shorten the thread; answers how many checkpoints must be left."""
+        ...
+
     async def invoke(self, graph: Any, *arguments: Any, **options: Any) -> Any: ...
+    async def state(self, graph: Any, config: RunnableConfig) -> Any: ...
     async def together(self, jobs: Sequence[Job], workers: int) -> None:
         """Do all `jobs`, at most `workers` at a time."""
         ...
@@ -71,8 +82,21 @@ class Blocking:
     async def delete(self, thread: str) -> None:
         self.saver.delete_thread(thread)
 
+    async def history(self, config: RunnableConfig, channel: str) -> DeltaChannelHistory:
+        return self.saver.get_delta_channel_history(config=config, channels=[channel])[channel]
+
+    async def prune(self, thread: str) -> int:
+        if isinstance(self.saver, Saver):
+            self.saver.maintain(Retention(keep_last=KEPT), threads=[thread], merge=False)
+            return KEPT
+        self.saver.prune([thread])
+        return 1
+
     async def invoke(self, graph: Any, *arguments: Any, **options: Any) -> Any:
         return graph.invoke(*arguments, **options)
+
+    async def state(self, graph: Any, config: RunnableConfig) -> Any:
+        return graph.get_state(config)
 
     async def together(self, jobs: Sequence[Job], workers: int) -> None:
         with ThreadPoolExecutor(workers) as pool:
@@ -101,8 +125,21 @@ class Asynchronous:
     async def delete(self, thread: str) -> None:
         await self.saver.adelete_thread(thread)
 
+    async def history(self, config: RunnableConfig, channel: str) -> DeltaChannelHistory:
+        return (await self.saver.aget_delta_channel_history(config=config, channels=[channel]))[channel]
+
+    async def prune(self, thread: str) -> int:
+        if isinstance(self.saver, Saver):
+            await self.saver.amaintain(Retention(keep_last=KEPT), threads=[thread], merge=False)
+            return KEPT
+        await self.saver.aprune([thread])
+        return 1
+
     async def invoke(self, graph: Any, *arguments: Any, **options: Any) -> Any:
         return await graph.ainvoke(*arguments, **options)
+
+    async def state(self, graph: Any, config: RunnableConfig) -> Any:
+        return await graph.aget_state(config)
 
     async def together(self, jobs: Sequence[Job], workers: int) -> None:
         left = iter(jobs)
@@ -115,11 +152,12 @@ class Asynchronous:
 
 
 class Sample:
-    """The figures of one run of a workload: seconds by name, and numbers by name."""
+    """The figures of one run of a workload: seconds by name, numbers by name, and what was not as it must be."""
 
     def __init__(self) -> None:
         self.seconds: defaultdict[str, list[float]] = defaultdict(list)
         self.numbers: dict[str, float] = {}
+        self.flaws: list[str] = []
 
     async def timed(self, name: str, action: Awaitable[T]) -> T:
         """Await `action`, and note what it took."""
@@ -128,17 +166,21 @@ class Sample:
         self.seconds[name].append(time.perf_counter() - start)
         return result
 
-    @contextmanager
-    def cpu(self, name: str) -> Generator[None]:
-        """Note the processor time of this process, all of its threads, in seconds."""
-        start = time.process_time()
-        yield
-        self.numbers[name] = time.process_time() - start
+    def quantile(self, name: str, part: float) -> float | None:
+        """For example ``quantile("put", 0.1)``, in seconds; None if it was not measured."""
+        ordered = sorted(self.seconds.get(name, ()))
+        return ordered[min(int(part * len(ordered)), len(ordered) - 1)] if ordered else None
 
-    def quantile(self, name: str, part: float) -> float:
-        """For example ``quantile("put", 0.1)``, in seconds."""
-        ordered = sorted(self.seconds[name])
-        return ordered[min(int(part * len(ordered)), len(ordered) - 1)]
+    def as_json(self) -> dict[str, Any]:
+        return {"seconds": self.seconds, "numbers": self.numbers, "flaws": self.flaws}
+
+    @classmethod
+    def of_json(cls, found: Mapping[str, Any]) -> Sample:
+        made = cls()
+        made.seconds.update(found["seconds"])
+        made.numbers.update(found["numbers"])
+        made.flaws += found["flaws"]
+        return made
 
 
 @dataclass(frozen=True)
@@ -151,18 +193,49 @@ class Bench:
     sample: Sample
 
     @asynccontextmanager
-    async def client(self) -> AsyncGenerator[Client]:
-        """A client of the rival, opened anew."""
+    async def client(self, *, hurried: bool = False) -> AsyncGenerator[Client]:
+        """A client of the rival, opened anew; `hurried` is for filling the store, where nothing is timed."""
+        rival = (hurried and self.rival.hurried) or self.rival
         if self.flavour == "sync":
-            with self.rival.blocking(self.folder) as saver:
+            with rival.blocking(self.folder) as saver:
                 yield Blocking(saver)
         else:
-            async with self.rival.asynchronous(self.folder) as saver:
+            async with rival.asynchronous(self.folder) as saver:
                 yield Asynchronous(saver)
 
-    def weigh(self, name: str) -> None:
-        """Note the bytes on the disk."""
-        self.sample.numbers[name] = self.rival.bytes(self.folder)
+    def weigh(self) -> None:
+        """Note the bytes that are stored."""
+        self.sample.numbers["bytes"] = self.rival.bytes(self.folder)
+
+    @contextmanager
+    def costs(self) -> Generator[None]:
+        """Note the processor time of this process, all of its threads, and of the server; and what it wrote ahead."""
+        log, server, start = self._spent()
+        yield
+        log_now, server_now, end = self._spent()
+        numbers = self.sample.numbers
+        numbers["client cpu"] = end - start
+        if server_now:
+            numbers["server cpu"] = server_now - server
+        numbers["cpu"] = end - start + server_now - server
+        if log is not None and log_now is not None:
+            numbers["log bytes"] = log_now - log
+
+    def _spent(self) -> tuple[int | None, float, float]:
+        return self.rival.log_bytes(self.folder), self.rival.server_time(self.folder), time.process_time()
+
+    @contextmanager
+    def part(self, name: str) -> Generator[None]:
+        """Part of a workload, timed under `name`: a peer that cannot do it, or does it wrong, has no figure for it."""
+        try:
+            yield
+        except (NotImplementedError, AssertionError) as exc:
+            if self.rival.ours:
+                raise
+            self.sample.seconds.pop(name, None)
+            self.sample.flaws.append(
+                f"{name}: {'not there' if isinstance(exc, NotImplementedError) else 'wrong answer'}"
+            )
 
 
 @dataclass(frozen=True)
@@ -174,6 +247,8 @@ class Workload:
     work: Callable[[Bench], Coroutine[Any, Any, None]]
     rivals: tuple[Rival, ...]
     rounds: int = 3
+    large: bool = False
+    """Whether it takes minutes: left out of a small run."""
 
 
 @dataclass
@@ -181,41 +256,61 @@ class Results:
     """The samples of all rounds."""
 
     samples: defaultdict[tuple[str, str, Flavour], list[Sample]] = field(default_factory=lambda: defaultdict(list))
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Rivals that could not be run, and why."""
 
-    def best(self, workload: str, rival: Rival, flavour: Flavour, figure: Callable[[Sample], float]) -> float | None:
-        """The least of a figure over the rounds, or None if the workload was not run."""
-        found = self.samples.get((workload, rival.name, flavour))
-        return min(map(figure, found)) if found else None
+    def best(
+        self, workload: str, rival: str, flavour: Flavour, figure: Callable[[Sample], float | None]
+    ) -> float | None:
+        """The least of a figure over the rounds, or None if it was not measured."""
+        found = [
+            value for one in self.samples.get((workload, rival, flavour), ()) if (value := figure(one)) is not None
+        ]
+        return min(found, default=None)
+
+    def save(self, path: Path) -> None:
+        """For `load`."""
+        samples = [[*key, [one.as_json() for one in found]] for key, found in self.samples.items()]
+        path.write_text(json.dumps({"samples": samples, "left_out": self.left_out}))
+
+    def load(self, path: Path) -> None:
+        """Add what another run saved."""
+        found = json.loads(path.read_text())
+        self.left_out.update(found["left_out"])
+        for workload, rival, flavour, samples in found["samples"]:
+            self.samples[workload, rival, flavour] += map(Sample.of_json, samples)
 
 
 def run_all(
-    workloads: Sequence[Workload], flavours: Sequence[Flavour], note: Callable[[str], None], seed: int = 1
-) -> Results:
+    workloads: Sequence[Workload],
+    flavours: Sequence[Flavour],
+    results: Results,
+    note: Callable[[str], None],
+    seed: int = 1,
+) -> None:
     """Run everything: in each round every rival once in every flavour, in an order of the round's own."""
-    results, chance = Results(), random.Random(seed)
+    chance = random.Random(seed)
     for workload in workloads:
+        able = []
+        for rival in workload.rivals:
+            if (reason := rival.missing()) is None:
+                able.append(rival)
+            else:
+                results.left_out[rival.name] = reason
         for number in range(workload.rounds):
-            results.samples[workload.name, "the disk itself", "sync"].append(_floor())
-            turns: list[tuple[Rival, Flavour]] = [(rival, flavour) for rival in workload.rivals for flavour in flavours]
+            floor = Sample()
+            for name, seconds in floors({rival.store for rival in able}).items():
+                floor.seconds[name] += seconds
+            results.samples[workload.name, FLOOR, "sync"].append(floor)
+            turns: list[tuple[Rival, Flavour]] = [(rival, flavour) for rival in able for flavour in flavours]
             chance.shuffle(turns)
             for rival, flavour in turns:
                 start = time.perf_counter()
-                results.samples[workload.name, rival.name, flavour].append(_once(workload, rival, flavour))
+                sample = _once(workload, rival, flavour)
+                results.samples[workload.name, rival.name, flavour].append(sample)
                 took = time.perf_counter() - start
-                note(f"{workload.name}, round {number + 1}: {rival.name}, {flavour}, {took:.1f} s")
-    return results
-
-
-def _floor() -> Sample:
-    """What a put cannot be faster than, at the moment: disks change their pace from one minute to the next."""
-    sample = Sample()
-    with tempfile.TemporaryFile(prefix="milepost-bench-") as file:
-        for _ in range(50):
-            start = time.perf_counter()
-            os.write(file.fileno(), bytes(4096))
-            os.fdatasync(file.fileno())
-            sample.seconds["append 4 KB, fdatasync"].append(time.perf_counter() - start)
-    return sample
+                flaws = "".join(f"; {flaw}" for flaw in sample.flaws)
+                note(f"{workload.name}, round {number + 1}: {rival.name}, {flavour}, {took:.1f} s{flaws}")
 
 
 def _once(workload: Workload, rival: Rival, flavour: Flavour) -> Sample:
@@ -227,6 +322,12 @@ def _once(workload: Workload, rival: Rival, flavour: Flavour) -> Sample:
             run(workload.work(bench))
         else:
             asyncio.run(workload.work(bench))
+    except Exception as exc:
+        if rival.ours:
+            raise
+        failed = Sample()
+        failed.flaws.append(f"failed: {type(exc).__name__}: {str(exc)[:100]}")
+        return failed
     finally:
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(folder)

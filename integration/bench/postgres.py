@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 import hashlib
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,27 +16,29 @@ from milepost.testing import servers
 from psycopg.rows import dict_row
 from psycopg.sql import SQL, Identifier
 
+from .machine import processor_time
 from .rivals import AnySaver, Rival
 
 
 @functools.cache
-def _server() -> servers.Postgres:
-    server = servers.Postgres()
-    atexit.register(server.stop)
-    return server.start()
+def server() -> servers.Postgres:
+    """The server that all rivals share."""
+    made = servers.Postgres()
+    atexit.register(made.stop)
+    return made.start()
 
 
 @functools.cache
 def _database(folder: Path) -> str:
     """The URL of a database for a folder; the databases of folders that are gone are dropped."""
     name = "bench_" + hashlib.sha256(str(folder).encode()).hexdigest()[:12]
-    with psycopg.connect(_server().url(), autocommit=True) as connection:
+    with psycopg.connect(server().url(), autocommit=True) as connection:
         for (other,) in connection.execute("SELECT datname FROM pg_database WHERE datname LIKE 'bench%'").fetchall():
             connection.execute(SQL("DROP DATABASE {} WITH (FORCE)").format(Identifier(other)))
         connection.execute(SQL("CREATE DATABASE {}").format(Identifier(name)))
         # What was dropped is not to be written to the disk while the next one is timed.
         connection.execute("CHECKPOINT")
-    return _server().url(name)
+    return server().url(name)
 
 
 class PostgresRival(Rival):
@@ -54,34 +56,60 @@ class PostgresRival(Rival):
         size: int = found[0]
         return size
 
+    def log_bytes(self, folder: Path) -> int:
+        with psycopg.connect(_database(folder)) as connection:
+            found: Any = connection.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn").fetchone()
+        return int(found[0])
+
+    def server_time(self, folder: Path) -> float:
+        with psycopg.connect(_database(folder)) as connection:
+            return processor_time(connection.info.backend_pid)
+
+    def settle(self, folder: Path) -> None:
+        with psycopg.connect(_database(folder), autocommit=True) as connection:
+            connection.execute("VACUUM (ANALYZE)")
+            connection.execute("CHECKPOINT")
+
+
+def _hurry(folder: Path) -> str:
+    return servers.with_options(_database(folder), options="-csynchronous_commit=off")
+
 
 def _ours(folder: Path) -> Any:
     return milepost.connect(_database(folder))
+
+
+def _ours_hurried(folder: Path) -> Any:
+    return milepost.connect(_hurry(folder))
 
 
 # As their documentation has it: one connection that commits by itself.
 _CONNECTION: dict[str, Any] = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
 
 
-@contextmanager
-def _official(folder: Path) -> Generator[AnySaver]:
-    from langgraph.checkpoint.postgres import PostgresSaver
+def _opener(url: Callable[[Path], str]) -> tuple[Callable[[Path], Any], Callable[[Path], Any]]:
+    @contextmanager
+    def blocking(folder: Path) -> Generator[AnySaver]:
+        from langgraph.checkpoint.postgres import PostgresSaver
 
-    with psycopg.Connection[Any].connect(_database(folder), **_CONNECTION) as connection:
-        saver = PostgresSaver(connection)
-        saver.setup()
-        yield saver
+        with psycopg.Connection[Any].connect(url(folder), **_CONNECTION) as connection:
+            saver = PostgresSaver(connection)
+            saver.setup()
+            yield saver
+
+    @asynccontextmanager
+    async def asynchronous(folder: Path) -> AsyncGenerator[AnySaver]:
+        from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+
+        async with await psycopg.AsyncConnection[Any].connect(url(folder), **_CONNECTION) as connection:
+            saver = AsyncPostgresSaver(connection)
+            await saver.setup()
+            yield saver
+
+    return blocking, asynchronous
 
 
-@asynccontextmanager
-async def _official_async(folder: Path) -> AsyncGenerator[AnySaver]:
-    from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
-
-    async with await psycopg.AsyncConnection[Any].connect(_database(folder), **_CONNECTION) as connection:
-        saver = AsyncPostgresSaver(connection)
-        await saver.setup()
-        yield saver
-
-
-POSTGRES = PostgresRival("milepost postgres", _ours, _ours)
-OFFICIAL = PostgresRival("PostgresSaver", _official, _official_async)
+POSTGRES = PostgresRival(
+    "milepost postgres", _ours, _ours, "postgres", ours=True, hurried=Rival("", _ours_hurried, _ours_hurried)
+)
+OFFICIAL = PostgresRival("PostgresSaver", *_opener(_database), "postgres", hurried=Rival("", *_opener(_hurry)))
