@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final, Literal, cast
 
-from milepost.callstore import CallRow
+from milepost.callstore import CallRow, State
 from milepost.errors import Corrupt, InvalidConfig
 
 Part = Literal["call", "outcome", "entry"]
@@ -174,14 +174,17 @@ def moved(
 
     info = CallInfo.unpack(unseal(row.call, about_call(source, row.key, "call")))
     key = call_key(target, info)
+    state: State = "in_doubt" if row.state == "started" else row.state
+    note = f"copied from thread {source!r}"
+    copied = seal([state, row.generation, row.attempt, row.updated, "copy", note], about_call(target, key, "entry"))
     return replace(
         row,
         thread=target,
         key=key,
-        state="in_doubt" if row.state == "started" else row.state,
+        state=state,
         revision=row.revision + 1,
         call=over(row.call, "call"),
         outcome=over(row.outcome, "outcome"),
         aliases=(),
-        trail=tuple(over(entry, "entry") for entry in row.trail),
+        trail=(*(over(entry, "entry") for entry in row.trail), copied),
     )

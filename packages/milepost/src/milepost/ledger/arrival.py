@@ -101,7 +101,11 @@ class Arrival(Basis):
     async def _claim(self, store: CallStore, plan: Plan, change: CallChange) -> CallAnswer:
         after = tuple(dict.fromkeys(id for _, id in plan.request.checkpoints)) if plan.home else ()
         try:
-            return await store.claim(plan.home, change, beside=plan.beside, after=after, fence=plan.fence)
+            with self.watch("claim", plan.request.thread) as event:
+                answer = await store.claim(plan.home, change, beside=plan.beside, after=after, fence=plan.fence)
+                if event and answer.row is not None:
+                    event.facts["state"], event.facts["claimed"] = answer.row.state, answer.done
+                return answer
         except Unavailable:
             # Whether it was applied is not known, but that nothing was performed under this stamp is.
             if change.expect is None:

@@ -35,6 +35,7 @@ from milepost.ledger.request import (
     CallRequest,
     OnOrphan,
 )
+from milepost.observe import Watch
 from milepost.operations import AsyncSide, BlockingSide, Operations
 from milepost.places import check_id, check_thread
 
@@ -121,6 +122,10 @@ class Basis:
 
     async def store(self, hands: Hands) -> CallStore:
         return cast("CallStore", await self.saver.operations.open(hands.side))
+
+    def watch(self, op: str, thread: str) -> Watch:
+        """Have those who observe the saver told of a request."""
+        return Watch(self.saver.operations.shared.observers, op, thread)
 
     def fence(self, home: str) -> int | None:
         """What a change carries here; a key of global scope is no thread's."""

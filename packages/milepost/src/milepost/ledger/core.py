@@ -241,7 +241,11 @@ class Core(Arrival):
     async def _stored(self, store: CallStore, call: Call, change: CallChange) -> CallAnswer:
         for left in reversed(range(_TRIES)):
             try:
-                return await store.settle(call.home, change, fence=call.fence)
+                with self.watch("settle", call.thread) as event:
+                    answer = await store.settle(call.home, change, fence=call.fence)
+                    if event:
+                        event.facts["state"] = change.state
+                    return answer
             except LeaseLost as exc:
                 raise call.superseded() from exc
             except Unavailable as exc:

@@ -88,7 +88,7 @@ class ToolPolicy:
     """From the arguments to the part of them that two calls must share to be the same."""
     reconcile: Reconcile | None = None
     compensate: Compensate | None = None
-    max_duration: float = 60.0
+    max_duration: float = 15.0
     """Seconds from its last `check` after which a call can no longer act on the world."""
     not_applied: tuple[type[BaseException], ...] = field(default=())
     """Exceptions that mean: the effect did not take place."""

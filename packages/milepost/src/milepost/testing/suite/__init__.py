@@ -15,16 +15,8 @@ from milepost.testing.suite.delta import DeltaHistory, DeltaUpkeep
 from milepost.testing.suite.failing import Damage, Faults
 from milepost.testing.suite.identity import BadInput, Configs, Deletion, Identity
 from milepost.testing.suite.leases import Driving, Leases
-from milepost.testing.suite.ledger import (
-    CallsBarrier,
-    CallsContended,
-    CallsFaults,
-    CallsInDoubt,
-    CallsKeys,
-    CallsOfThreads,
-    CallsOnce,
-    CallsOrphans,
-)
+from milepost.testing.suite.ledger import CallsContended, CallsFaults, CallsInDoubt, CallsOnce
+from milepost.testing.suite.ledger_threads import CallsBarrier, CallsKeys, CallsOfThreads, CallsOrphans
 from milepost.testing.suite.migration import Migration
 from milepost.testing.suite.reading import Latest, Listing
 from milepost.testing.suite.releases import Releases
