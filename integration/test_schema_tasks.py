@@ -346,3 +346,109 @@ async def test_a_delta_channel_is_renamed(flavour: Flavour) -> None:
         history = await flavour.history(after, ONE)
         assert history[0].values["new"] == done["new"]
         assert all(one.values.get("new", []) == done["new"][: len(one.values.get("new", []))] for one in history)
+
+
+class Child(TypedDict, total=False):
+    log: Annotated[list[str], operator.add]
+    seen: Annotated[list[str], operator.add]
+
+
+def _nested(saver: Saver, name: str, inner: str, *, depth: int = 1, kept: bool = False, before: bool = False) -> Graph:
+    """A subgraph (or one in one) in the node `name`, which asks in its second node; behind it a node that joins."""
+    child = graph_of(Child)
+    child.add_node("first", lambda _: {"seen": ["first"]})
+    child.add_node(inner, lambda state: {"log": [f"{len(state['seen'])} {interrupt('?')}"], "seen": ["asked"]})
+    child.add_edge(START, "first")
+    child.add_edge("first", inner)
+    compiled = child.compile(checkpointer=True if kept else None, interrupt_before=[inner] if before else None)
+    for _ in range(depth - 1):
+        middle = graph_of(Child)
+        middle.add_node(name, compiled)
+        middle.add_edge(START, name)
+        compiled = middle.compile()
+    builder = graph_of(State)
+    builder.add_node(name, compiled)
+    builder.add_node("other", _says("other"))
+    builder.add_node("last", _says("last"))
+    builder.add_edge(START, name)
+    builder.add_edge(START, "other")
+    builder.add_edge([name, "other"], "last")
+    return builder.compile(checkpointer=saver)
+
+
+_RENAME = ms.Step(1, 2, ms.rename_node("old", "new"))
+
+
+@pytest.mark.parametrize("inner", ["ask", "old"])
+@pytest.mark.parametrize("migrated", [False, True], ids=["read", "migrated"])
+@pytest.mark.parametrize("shape", ["plain", "kept", "static", "deep"])
+async def test_the_node_of_a_subgraph_is_renamed(flavour: Flavour, shape: str, inner: str, migrated: bool) -> None:
+    every: dict[str, dict[str, Any]] = {
+        "plain": {},
+        "kept": {"kept": True},
+        "static": {"before": True},
+        "deep": {"depth": 2},
+    }
+    options = every[shape]
+    now = "new" if inner == "old" else inner
+    path = "new|new" if shape == "deep" else "new"
+    former = "old|old" if shape == "deep" else "old"
+    old: dict[str, Any] = {"": FIRST, former: milepost.Schema(Child, version=1, name="child")}
+    new: dict[str, Any] = {
+        "": milepost.Schema(State, version=2, upgrades=[_RENAME]),
+        path: milepost.Schema(Child, version=2, name="child", upgrades=[_RENAME]),
+    }
+    if shape == "deep":
+        old["old"] = milepost.Schema(Child, version=1, name="middle")
+        new["new"] = milepost.Schema(Child, version=2, name="middle", upgrades=[_RENAME])
+    with milepost.connect("memory:", schema=old) as saver:
+        await flavour.invoke(_nested(saver, "old", inner, **options), {"log": ["in"]}, ONE)
+        if migrated:
+            told = list(_after(saver, {**new, former: new[path], "old": new["new"]}).migrate())
+            assert [one.refused for one in told] == [()]
+        # Another process each time: nothing is known from before.
+        graph = _nested(_after(saver, new), "new", now, **options)
+        state = await flavour.state(graph, ONE, subgraphs=True)
+        assert state.next == ("new",)
+        inside: Any = state.tasks[0].state
+        if shape == "deep":
+            inside = inside.tasks[0].state
+        assert (inside.next, inside.values["seen"]) == ((now,), ["first"])
+        if shape == "static":
+            await flavour.invoke(_nested(_after(saver, new), "new", now, **options), None, ONE)
+        graph = _nested(_after(saver, new), "new", now, **options)
+        done = await flavour.invoke(graph, Command(resume="yes"), ONE)
+        # The first node of the subgraph did not run again.
+        assert "1 yes" in done["log"]
+        assert done["log"][-1] == "last"
+        assert (await flavour.state(graph, ONE)).next == ()
+        if shape == "kept":
+            # What the subgraph remembers from turn to turn goes on too.
+            again = _nested(_after(saver, new), "new", now, **options)
+            await flavour.invoke(again, {"log": ["more"]}, ONE)
+            done = await flavour.invoke(_nested(_after(saver, new), "new", now, **options), Command(resume="yes"), ONE)
+            assert "3 yes" in done["log"]
+
+
+async def test_a_subgraph_behind_a_join_of_renamed_nodes(flavour: Flavour) -> None:
+    """Its own node keeps its name, and its task has another id all the same."""
+
+    def graph(saver: Saver, name: str) -> Graph:
+        child = graph_of(Child)
+        child.add_node("first", lambda _: {"seen": ["first"]})
+        child.add_node("ask", lambda state: {"log": [f"{len(state['seen'])} {interrupt('?')}"]})
+        child.add_edge(START, "first")
+        child.add_edge("first", "ask")
+        builder = graph_of(State)
+        for node in (name, "other"):
+            builder.add_node(node, _says(node))
+            builder.add_edge(START, node)
+        builder.add_node("child", child.compile())
+        builder.add_edge([name, "other"], "child")
+        return builder.compile(checkpointer=saver)
+
+    with milepost.connect("memory:", schema=FIRST) as saver:
+        await flavour.invoke(graph(saver, "old"), {"log": ["in"]}, ONE)
+        after = graph(_after(saver, _second(ms.rename_node("old", "new"))), "new")
+        done = await flavour.invoke(after, Command(resume="yes"), ONE)
+        assert done["log"][-1] == "1 yes"

@@ -37,6 +37,9 @@ from milepost.observe import Event, Observers, Watch, log, thread_hash
 from milepost.pending import Op, Pending, running_loop
 from milepost.places import ATTACHMENTS, BEFORE, Place, channel_name, check_thread, store_name
 from milepost.schema import Schema, Schemas
+from milepost.schema.image import Image
+from milepost.schema.spaces import respaced
+from milepost.spaces import Spaces
 from milepost.store import (
     Backend,
     Loaded,
@@ -121,6 +124,7 @@ class Shared:
     ) -> None:
         self.backend = backend
         self.schemas = schemas
+        self.spaces = Spaces(schemas) if schemas is not None and schemas.renames_nodes else None
         self.vault = vault
         self.memory = memory
         self.pending = Pending()
@@ -181,12 +185,31 @@ class Operations:
         if observers:
             observers.emit(Event("schema", observers.backend, thread_hash(thread), "drift", error=text))
 
-    async def get_tuple(self, side: Side, place: Place) -> CheckpointTuple | None:
+    async def _space(self, side: Side, store: Store, place: Place, above: Mapping[str, str] | None = None) -> str:
+        """The namespace of the store that is meant. `above` are the checkpoints that made a call, by namespace."""
+        spaces = self.shared.spaces
+        if spaces is None or not place.ns:
+            return place.ns
+
+        async def read(ns: str) -> Image | None:
+            found = await self.get_tuple(side, Place(place.thread, ns, (above or {}).get(ns)), above)
+            if found is None:
+                return None
+            checkpoint: Any = found.checkpoint
+            metadata: Any = found.metadata
+            return Image(place.thread, ns, checkpoint["id"], checkpoint, metadata)
+
+        return await spaces.find(store, place.thread, place.ns, read)
+
+    async def get_tuple(
+        self, side: Side, place: Place, above: Mapping[str, str] | None = None
+    ) -> CheckpointTuple | None:
         """See `milepost.saver.Saver.get_tuple`."""
         codec, thread = self.codec, place.thread
         with self._watch("get", thread) as event:
             store = await self.open(side)
-            loaded = await store.get(thread, place.ns, place.id)
+            space = place.ns if self.shared.spaces is None else await self._space(side, store, place, above)
+            loaded = await store.get(thread, space, place.id)
             while loaded is not None and loaded.snapshots:
                 snapshot = loaded.snapshots[0]
                 packs = loaded.packs.get(thread, ())
@@ -194,7 +217,7 @@ class Operations:
                     self._report("get", thread, damage)
                 try:
                     with unhurried(len(packs)):
-                        found, header = self._tuple(snapshot, codec.shelf(thread, packs))
+                        found, header = self._tuple(snapshot, codec.shelf(thread, packs), place.ns)
                 except Corrupt as exc:
                     # What is known of the thread may be what is damaged: whatever is put next is sent as a whole.
                     codec.reset(thread)
@@ -226,15 +249,22 @@ class Operations:
         found = await store.page(Query(thread=thread, ns=row.ns, before=row.id), None, 1)
         return found if found.snapshots else None
 
-    def _tuple(self, snapshot: Snapshot, shelf: Shelf) -> tuple[CheckpointTuple, Header]:
-        """Decode a checkpoint. Raises `Corrupt`, `FormatTooNew` or `Unserializable`, which name it."""
+    def _tuple(self, snapshot: Snapshot, shelf: Shelf, ns: str) -> tuple[CheckpointTuple, Header]:
+        """Decode a checkpoint, as one of namespace `ns`. Raises `Corrupt`, `FormatTooNew` or `Unserializable`, which
+        name it."""
         thread, row, codec = snapshot.thread, snapshot.row, self.codec
         header = codec.header(thread, row)
-        place = Place(thread, row.ns, row.id)
-        schema = self.upgrader.schema(row.ns) if self.upgrader else None
+        place = Place(thread, ns, row.id)
+        schema = self.upgrader.schema(ns) if self.upgrader else None
         try:
-            if self.upgrader and schema:
-                image, upgraded = self.upgrader.read(schema, snapshot, header, shelf)
+            if self.upgrader and (schema or ns != row.ns):
+                image, upgraded = (
+                    self.upgrader.read(schema, snapshot, header, shelf)
+                    if schema
+                    else (self.upgrader.plain(snapshot, header, shelf), False)
+                )
+                if ns != row.ns:
+                    image = respaced(image, ns)
                 checkpoint, metadata = image.checkpoint, image.metadata
                 writes = [(write.task, write.channel, write.value) for write in image.writes]
                 if upgraded:
@@ -273,6 +303,9 @@ class Operations:
         codec = self.codec
         with self._watch("list", query.thread or "") as event:
             store = await self.open(side)
+            asked = query.ns
+            if self.shared.spaces is not None and query.ns and query.thread is not None:
+                query = replace(query, ns=await self._space(side, store, Place(query.thread, query.ns, None)))
             loaded = await store.page(query, after, PAGE if limit is None else min(limit, PAGE))
             shelves = {thread: codec.shelf(thread, packs) for thread, packs in loaded.packs.items()}
             for damage in loaded.damage:
@@ -287,7 +320,9 @@ class Operations:
                         header = codec.header(snapshot.thread, snapshot.row)
                         if not matches(header.metadata, wanted):
                             continue
-                    item, _ = self._tuple(snapshot, shelves.get(snapshot.thread) or codec.shelf("", ()))
+                    item, _ = self._tuple(
+                        snapshot, shelves.get(snapshot.thread) or codec.shelf("", ()), asked or snapshot.row.ns
+                    )
                 except Corrupt as exc:
                     self._report("list", snapshot.thread, exc.message)
                     continue
@@ -308,10 +343,11 @@ class Operations:
             return {}
         with self._watch("history", place.thread):
             store = await self.open(side)
+            space = await self._space(side, store, place)
             walked: set[str] = set()
             after: tuple[str, ...] | None = None
             while len(seeds) < len(writes):
-                loaded = await store.lineage(place.thread, place.ns, place.id, names, after, PAGE)
+                loaded = await store.lineage(place.thread, space, place.id, names, after, PAGE)
                 if loaded is None:
                     break
                 if loaded.damage:
@@ -411,6 +447,8 @@ class Operations:
         try:
             with self._watch("put_writes", thread) as event:
                 store = await self.open(side)
+                if shared.spaces is not None:
+                    ns = shared.spaces.known(thread, ns)
                 fence = fence_for(shared, thread)
                 placed = codec.place_writes(thread, ns, id, drafts)
                 answer = await store.put_writes(thread, ns, id, placed.rows, placed.generation, fence=fence)
@@ -436,6 +474,8 @@ class Operations:
             store = await self.open(side)
             await (store.delete_thread(thread, force=True) if force else store.delete_thread(thread))
             self.codec.reset(thread)
+            if self.shared.spaces is not None:
+                self.shared.spaces.forget(thread)
 
     async def prune(self, side: Side, threads: Sequence[str], strategy: str) -> None:
         """See `milepost.saver.Saver.prune`."""

@@ -166,11 +166,11 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
         reported (an event, a log record) and the newest intact ancestor is returned; a checkpoint asked for by its id
         raises `Corrupt` instead.
         """
-        return run(self._ops.get_tuple(self._blocking(), place_of(config)))
+        return run(self._ops.get_tuple(self._blocking(), place_of(config), self._above(config)))
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """`get_tuple`, async."""
-        return await self._ops.get_tuple(self._async(), place_of(config))
+        return await self._ops.get_tuple(self._async(), place_of(config), self._above(config))
 
     def list(
         self,
@@ -480,7 +480,9 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
         codec, merged = self._ops.codec, full_metadata(config, metadata)
         schema = self._schema(place.ns)
         stamp = None if schema is None else schema.stamp
-        return place, codec.draft(place.thread, place.ns, id, place.id, checkpoint, merged, new_versions, stamp)
+        spaces = self._shared.spaces
+        ns = place.ns if spaces is None else spaces.known(place.thread, place.ns)
+        return place, codec.draft(place.thread, ns, id, place.id, checkpoint, merged, new_versions, stamp)
 
     def _draft_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
@@ -497,6 +499,11 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
         schema = self._schema(place.ns)
         stamp = None if schema is None else schema.write_stamp
         return place, self._ops.codec.draft_writes(place.thread, named, task, path, stamp)
+
+    def _above(self, config: RunnableConfig) -> Mapping[str, str] | None:
+        """The checkpoints that called the subgraph of `config`, by namespace, where that matters."""
+        found = None if self._shared.spaces is None else configurable(config).get("checkpoint_map")
+        return found if isinstance(found, Mapping) else None
 
     def _schema(self, ns: str) -> Schema | None:
         schemas = self._shared.schemas

@@ -86,6 +86,19 @@ class Upgrader:
         image.writes.sort(key=lambda write: writes_sort_key(write.path, write.task, write.idx))
         return image, changed
 
+    def plain(self, snapshot: Snapshot, header: Header, shelf: Shelf) -> Image:
+        """A checkpoint with its writes as they are, in LangGraph's order."""
+        thread, row, codec = snapshot.thread, snapshot.row, self._codec
+        image = Image(thread, row.ns, row.id, {**header.checkpoint}, header.metadata)
+        image.checkpoint["channel_values"] = codec.values(thread, header, shelf)
+        for write in snapshot.writes:
+            layout, _ = codec.write_layout(thread, row.ns, row.id, write)
+            channel = channel_name(write.channel)
+            value = codec.value(thread, channel, layout, shelf)
+            image.writes.append(Write(write.task, write.idx, write.path, channel, value))
+        image.writes.sort(key=lambda write: writes_sort_key(write.path, write.task, write.idx))
+        return image
+
     def located(self, schema: Schema, snapshot: Snapshot, where: Where) -> Iterable[Found]:
         """The pending writes of a checkpoint, with what their stamps mean."""
         for row in snapshot.writes:

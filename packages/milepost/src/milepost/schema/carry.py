@@ -49,7 +49,7 @@ def carry_writes(change: Change, tasks: Tasks, writes: Sequence[Write], where: s
             updates = [(NO_WRITES, None)]
         for channel, value in updates:
             if channel == INTERRUPT and spaces:
-                value = renamed_questions(value, spaces, moved)  # noqa: PLW2901
+                value = renamed_questions(value, spaces)  # noqa: PLW2901
             carried.append(replace(write, task=moved.task, path=moved.path, channel=channel, value=value))
     return carried
 

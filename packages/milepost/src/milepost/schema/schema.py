@@ -127,6 +127,18 @@ class Schema:
         return f"Schema({self.name}, version={self.version})"
 
     @cached_property
+    def node_renames(self) -> tuple[tuple[str, str], ...]:
+        """(old, new) of the nodes that the upgrades rename, from the oldest step to the newest."""
+        steps = sorted(self.upgrades, key=lambda step: (step.source, step.target))
+        return tuple(
+            (node, new)
+            for step in steps
+            for change in step.changes
+            for node in change.nodes
+            if not change.restarts(node) and (new := change.node(node)) is not None
+        )
+
+    @cached_property
     def renames_classes(self) -> bool:
         """Whether any step gives a class another name."""
         return any(change.classes for step in (*self.upgrades, *self.downgrades) for change in step.changes)
@@ -315,10 +327,18 @@ class Schemas:
             )
         self.by_ns: Final[dict[str, Schema]] = dict(cast("Mapping[str, Schema]", by_ns))
         self.renames_classes: Final = any(schema.renames_classes for schema in self.by_ns.values())
+        self.renames_nodes: Final = any(schema.node_renames for schema in self.by_ns.values())
 
     def of(self, ns: str) -> Schema | None:
         """The schema of a namespace, or None."""
         return self.by_ns.get(ns) if not ns else self.by_ns.get(path_of(ns))
+
+
+def may_lie_elsewhere(schemas: Schemas, ns: str) -> bool:
+    """Whether a namespace may have had another name before."""
+    parts = ns.split("|")
+    above = (schemas.of("|".join(parts[:end])) for end in range(len(parts)))
+    return bool(ns) and any(schema is not None and schema.node_renames for schema in above)
 
 
 def path_of(ns: str) -> str:

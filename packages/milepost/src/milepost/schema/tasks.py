@@ -39,11 +39,15 @@ class Moved(NamedTuple):
 
 
 class Tasks:
-    """The tasks that may have written to one checkpoint, by its names of before a change."""
+    """The tasks that may have written to one checkpoint, by its names of before a change.
 
-    def __init__(self, image: Image) -> None:
+    `after` is the checkpoint's namespace after the change, where that is another one too.
+    """
+
+    def __init__(self, image: Image, after: str | None = None) -> None:
         self._where = f"checkpoint {image.id!r} of thread {image.thread!r}"
         self._parent = f"{image.ns}|" if image.ns else ""
+        self._after = self._parent if after is None else f"{after}|" if after else ""
         self._step = image.metadata.get("step")
         self._channels = tuple(image.versions)
         self._seen = {node: tuple(sorted(seen)) for node, seen in image.seen.items() if isinstance(seen, dict)}
@@ -60,7 +64,8 @@ class Tasks:
             return self._pulled(change, write, write.path[len(_PULLED) :])
         if sent := _SENT.fullmatch(write.path):
             return self._sent(change, write, int(sent[1]))
-        if change.nodes and (called := _CALLED.fullmatch(write.path)):
+        moves = change.nodes or self._after != self._parent
+        if moves and (called := _CALLED.fullmatch(write.path)):
             return self._called(change, write, called[1], int(called[2]))
         return _same(write)
 
@@ -69,12 +74,14 @@ class Tasks:
         if new is None or change.restarts(name):
             return None
         sets = tuple(self._triggers(name))
-        if new == name and all(change.channel(trigger) == trigger for triggers in sets for trigger in triggers):
+        stays = new == name and self._after == self._parent
+        if stays and all(change.channel(trigger) == trigger for triggers in sets for trigger in triggers):
             return _same(write)
         for triggers in sets:
             if self._task(name, _PULL, *triggers) == write.task:
                 now = sorted(filter(None, map(change.channel, triggers)))
-                return self._moved(name, write.task, new, self._task(new, _PULL, *now), _PULLED + new)
+                task = self._task(new, _PULL, *now, parent=self._after)
+                return self._moved(name, write.task, new, task, _PULLED + new)
         return self._unproven(write, name) if new != name else _same(write)
 
     def _sent(self, change: Change, write: Write, at: int) -> Moved | None:
@@ -85,16 +92,16 @@ class Tasks:
         new = change.node(name)
         if new is None or change.restarts(name):
             return None
-        if new == name:
+        if new == name and self._after == self._parent:
             return _same(write)
         if self._task(name, _PUSH, str(at)) != write.task:
-            return self._unproven(write, name)
-        return self._moved(name, write.task, new, self._task(new, _PUSH, str(at)), write.path)
+            return self._unproven(write, name) if new != name else _same(write)
+        return self._moved(name, write.task, new, self._task(new, _PUSH, str(at), parent=self._after), write.path)
 
     def _called(self, change: Change, write: Write, parent: str, at: int) -> Moved | None:
         """A call of the functional API. Its id depends on that of the task which made the call."""
         caller = parent[len(_PULLED) :] if parent.startswith(_PULLED) else None
-        if caller is None or change.node(caller) != caller:
+        if caller is None or change.node(caller) != caller or self._after != self._parent:
             return self._unproven(write, caller or parent)
         for triggers in self._triggers(caller):
             within = f"{self._parent}{caller}:{self._task(caller, _PULL, *triggers)}|"
@@ -132,8 +139,8 @@ class Tasks:
         return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
     def _moved(self, name: str, task: str, new: str, now: str, path: str, parent: str | None = None) -> Moved:
-        prefix = self._parent if parent is None else parent
-        return Moved(now, path, f"{prefix}{name}:{task}", f"{prefix}{new}:{now}")
+        before, after = (self._parent, self._after) if parent is None else (parent, parent)
+        return Moved(now, path, f"{before}{name}:{task}", f"{after}{new}:{now}")
 
     def _unproven(self, write: Write, name: str) -> Moved:
         raise NotDeclared(
@@ -142,29 +149,34 @@ class Tasks:
             "waits in, or drop the node with drop_node(…, to=…)"
         )
 
+    def sent_to(self, name: str) -> Iterator[str]:
+        """The paths of the tasks that were sent to a node."""
+        for at, send in enumerate(self._sends):
+            if is_send(send) and send.node == name:
+                yield f"~{_PUSH}, {at:010d}, 0000000000"
 
-def renamed_questions(value: Any, spaces: Sequence[tuple[str, str]], moved: Moved) -> Any:
-    """LangGraph's ``Interrupt``s of a task, by the namespaces of tasks then and now. Raises `NotDeclared` for one of a
-    task that has moved and that did not ask it itself: a subgraph did."""
+
+def pulled(name: str) -> str:
+    """The path of the task of a node that was triggered."""
+    return _PULLED + name
+
+
+def renamed_questions(value: Any, spaces: Sequence[tuple[str, str]]) -> Any:
+    """LangGraph's ``Interrupt``s of a task, by the namespaces of tasks then and now. One that a subgraph asked keeps its
+    id: the subgraph's own checkpoint, which has the question too, is not looked at here."""
     if isinstance(value, list | tuple):
-        return type(value)(_renamed_question(one, spaces, moved) for one in value)
-    return _renamed_question(value, spaces, moved)
+        return type(value)(_renamed_question(one, spaces) for one in value)
+    return _renamed_question(value, spaces)
 
 
-def _renamed_question(question: Any, spaces: Sequence[tuple[str, str]], moved: Moved) -> Any:
+def _renamed_question(question: Any, spaces: Sequence[tuple[str, str]]) -> Any:
     for before, after in spaces:
         for answered in range(_ANSWERS):
             if getattr(question, "id", None) == _question(before, answered):
                 renamed = copy.copy(question)
                 renamed.id = _question(after, answered)
                 return renamed
-    if not moved.before:
-        return question
-    raise NotDeclared(
-        f"a task of {moved.before.rpartition(':')[0]!r} waits for an answer to a question that a subgraph within it "
-        "asked; the subgraph's own checkpoints are kept under the node's old name and cannot be reached under the new one: "
-        "finish the thread with the release that it waits in, or drop the node with drop_node(…, to=…)"
-    )
+    return question
 
 
 def _question(space: str, answered: int) -> str:
