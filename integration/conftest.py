@@ -17,6 +17,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kills", type=int, default=60, help="how many times test_kill.py kills its workers")
     parser.addoption("--servers", choices=["wheels", "docker"], default="wheels", help="where servers come from")
     parser.addoption("--kill-seed", type=int, default=2026, help="where the random kills fall")
+    parser.addoption(
+        "--ledger-kills", type=int, default=12, help="how many workers test_ledger_kills.py kills at random"
+    )
+    parser.addoption("--ledger-matrix", choices=["few", "full"], default="few", help="which points of which cells")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """How many killed threads had each effect once, with the ledger and without."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    for report in (*terminalreporter.stats.get("passed", ()), *terminalreporter.stats.get("failed", ())):
+        for name, value in getattr(report, "user_properties", ()):
+            if report.when == "call" and name.startswith("once "):
+                found.setdefault(name, []).append(tuple(value))
+    for name, values in sorted(found.items()):
+        good, tried = (sum(part) for part in zip(*values, strict=True))
+        terminalreporter.write_line(f"killed workers, each effect {name}: {good} of {tried} threads")
 
 
 def pytest_configure(config: pytest.Config) -> None:

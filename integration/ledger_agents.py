@@ -6,6 +6,7 @@ model is called.
 
 from __future__ import annotations
 
+import random
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -39,6 +40,8 @@ class Scripted(BaseChatModel):
 
     turns: Any
     tool: str = "charge"
+    restless: bool = False
+    """Another number of cents each time that it is called."""
 
     @property
     def _llm_type(self) -> str:
@@ -62,8 +65,14 @@ class Scripted(BaseChatModel):
         if asked >= len(self.turns):
             said = [str(one.content) for one in messages if isinstance(one, ToolMessage)]
             return AIMessage("; ".join(said), id=uuid.uuid4().hex)
+        more = random.SystemRandom().randrange(1, 1_000_000) if self.restless else 0
         calls = [
-            {"name": self.tool, "args": {"order": order, "cents": cents}, "id": uuid.uuid4().hex, "type": "tool_call"}
+            {
+                "name": self.tool,
+                "args": {"order": order, "cents": cents + more},
+                "id": uuid.uuid4().hex,
+                "type": "tool_call",
+            }
             for order, cents in self.turns[asked]
         ]
         return AIMessage("", tool_calls=calls, id=uuid.uuid4().hex)
@@ -72,6 +81,8 @@ class Scripted(BaseChatModel):
 class Wiring:
     """How the calls of a graph are wrapped: what `ToolNode` takes, and the same as middleware of an agent."""
 
+    restless = False
+
     def __init__(self, wrap: Wrapper | None, awrap: Wrapper | None, middleware: Callable[[], Sequence[Any]]) -> None:
         self.wrap = wrap
         self.awrap = awrap
@@ -79,13 +90,13 @@ class Wiring:
 
 
 def _agent(turns: Any, tools: Sequence[BaseTool], wiring: Wiring, saver: BaseCheckpointSaver[Any] | None) -> Graph:
-    model = Scripted(turns=turns, tool=tools[0].name)
+    model = Scripted(turns=turns, tool=tools[0].name, restless=wiring.restless)
     agent: Graph = create_agent(model, list(tools), middleware=list(wiring.middleware()), checkpointer=saver)
     return agent
 
 
 def _hand_built(turns: Any, tools: Sequence[BaseTool], wiring: Wiring, saver: BaseCheckpointSaver[Any] | None) -> Graph:
-    model = Scripted(turns=turns, tool=tools[0].name)
+    model = Scripted(turns=turns, tool=tools[0].name, restless=wiring.restless)
 
     def think(state: MessagesState) -> dict[str, Any]:
         return {"messages": [model.answer(state["messages"])]}
@@ -125,8 +136,15 @@ def _nested(turns: Any, tools: Sequence[BaseTool], wiring: Wiring, saver: BaseCh
 
 
 def build(
-    shape: Shape, turns: Any, tools: Sequence[BaseTool], wiring: Wiring, saver: BaseCheckpointSaver[Any]
+    shape: Shape,
+    turns: Any,
+    tools: Sequence[BaseTool],
+    wiring: Wiring,
+    saver: BaseCheckpointSaver[Any],
+    *,
+    restless: bool = False,
 ) -> Graph:
     """The graph of a shape."""
+    wiring.restless = restless
     made = {"create_agent": _agent, "ToolNode": _hand_built, "sub-agent": _nested}[shape]
     return made(turns, tools, wiring, saver)

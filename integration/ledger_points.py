@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from milepost.store import Backend, Store
@@ -16,9 +17,23 @@ from milepost.store import Backend, Store
 VERBS = ("put", "put_writes", "claim", "settle")
 """The verbs of a store that write what the ledger's promise rests on."""
 
-AROUND = ("call", *VERBS, "effect")
-POINTS = tuple(f"{when} {what}" for what in AROUND for when in ("before", "after"))
-"""In the order of section 6 of the specification: what is entered, and what has ended but is not yet told."""
+POINTS = (
+    "before call",
+    "before claim",
+    "after claim",
+    "before check",
+    "before effect",
+    "after effect",
+    "before settle",
+    "after settle",
+    "after call",
+    "before put_writes",
+    "after put_writes",
+    "before put",
+    "after put",
+)
+"""In the order of a call: what is about to happen, and what has happened but is not yet told. `Call.check` is a claim
+to the store, the barrier lies between the call and its claim."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +42,8 @@ class Death:
 
     point: str
     occurrence: int
-    how: int = signal.SIGKILL
+    stop: str = ""
+    """Not a death: the worker is stopped, until it is let go on and there is a file of this name."""
 
 
 class Points:
@@ -43,10 +59,10 @@ class Points:
             self.seen[point] += 1
             death = self.death
             if death is not None and point == death.point and self.seen[point] == death.occurrence:
-                os.kill(os.getpid(), death.how)
-                # A stop takes effect when the kernel gets to it.
-                while death.how == signal.SIGKILL:
-                    time.sleep(1)
+                os.kill(os.getpid(), signal.SIGSTOP if death.stop else signal.SIGKILL)
+                # A thread may run on for a moment before its process stops or is dead.
+                while not (death.stop and Path(death.stop).exists()):
+                    time.sleep(0.01)
 
 
 class _Watched:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.context import ForkServerContext
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import milepost
-from ledger_points import Death
+from ledger_points import POINTS, Death
 from ledger_worker import Cell, Life, Word, live, receipt, reference
 from milepost.tools import Ledger
 from milepost.tools.adapter import verdict_of
@@ -77,9 +78,20 @@ class Outcome:
         return self.words[-1] if self.words else Word(error="nobody said anything")
 
 
+def all_deaths(seen: Word) -> list[Death]:
+    """Every point and occurrence that a worker comes to which nobody kills."""
+    counts = dict(seen.seen)
+    return [Death(point, number) for point in POINTS for number in range(1, counts.get(point, 0) + 1)]
+
+
 def expected(cell: Cell) -> Counter[str]:
     """Order -> how often it is to be charged."""
     return Counter(order for turn in cell.turns for order, _ in turn)
+
+
+def right(cell: Cell, outcome: Outcome) -> bool:
+    """Whether each charge was made as often as asked for, and the agent knows of each."""
+    return outcome.effects == expected(cell) and (cell.restless or outcome.last.said == said(cell))
 
 
 def said(cell: Cell) -> str:
@@ -107,36 +119,65 @@ def settle_by_hand(url: str, thread: str, word: Word, found: Mapping[str, Any]) 
             ledger.resolve(question["key"], verdict, by="operator", thread_id=thread)
 
 
-def trial(cell: Cell, url: str, thread: str, world: World, deaths: list[Death]) -> Outcome:
+class Worker:
+    """A process that lives one life."""
+
+    def __init__(self, life: Life) -> None:
+        self._life = life
+        processes = context()
+        self._ours, theirs = processes.Pipe(duplex=False)
+        self._process = processes.Process(target=live, args=(life, theirs), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    @property
+    def pid(self) -> int:
+        found = self._process.pid
+        assert found is not None
+        return found
+
+    def wait_until_stopped(self) -> None:
+        """Until the worker has stopped itself by SIGSTOP."""
+        while Path(f"/proc/{self.pid}/stat").read_text().rpartition(") ")[2][0] != "T":
+            assert self._process.is_alive(), "it ended before it was to be stopped"
+
+    def go_on(self) -> None:
+        """Let a stopped worker go on, which knows nothing of what happened meanwhile."""
+        assert self._life.death is not None
+        Path(self._life.death.stop).touch()
+        os.kill(self.pid, signal.SIGCONT)
+
+    def last_word(self) -> Word | None:
+        """What it said in the end; None when it was killed."""
+        try:
+            word: Word | None = self._ours.recv()
+        except EOFError:
+            word = None
+        self._ours.close()
+        self._process.join()
+        assert word is not None or self._process.exitcode == -signal.SIGKILL, self._process.exitcode
+        return word
+
+
+def trial(cell: Cell, url: str, thread: str, world: World, deaths: Sequence[Death] = ()) -> Outcome:
     """Work on a thread until it ends; the first workers die as `deaths` say, one after the other."""
-    outcome, processes = Outcome(), context()
-    while outcome.lives < LIVES:
+    outcome = Outcome()
+    answers: dict[str, Any] = {}
+    while outcome.lives < LIVES and not (outcome.words and outcome.last.said):
         death = deaths[outcome.lives] if outcome.lives < len(deaths) else None
         outcome.lives += 1
-        ours, theirs = processes.Pipe(duplex=False)
-        answers: dict[str, Any] = {}
-        if outcome.words and outcome.last.asked:
-            answers = verdicts(world, thread, outcome.words.pop())
-        life = Life(cell, url, thread, world.port, outcome.lives, death, answers)
-        worker = processes.Process(target=live, args=(life, theirs), daemon=True)
-        worker.start()
-        theirs.close()
-        try:
-            outcome.words.append(ours.recv())
-        except EOFError:
-            worker.join()
-            assert worker.exitcode == -signal.SIGKILL, f"{cell}, {death}: a worker ended with {worker.exitcode}"
+        word = Worker(Life(cell, url, thread, world.port, outcome.lives, death, answers)).last_word()
+        answers = {}
+        if word is None:
             outcome.killed += 1
             continue
-        finally:
-            ours.close()
-        worker.join()
-        if outcome.last.said:
-            break
-        if outcome.last.asked:
+        outcome.words.append(word)
+        if word.asked:
             outcome.paused += 1
+            found = verdicts(world, thread, word)
             if cell.flavour == "blocking":
-                word = outcome.words.pop()
-                settle_by_hand(url, thread, word, verdicts(world, thread, word))
+                settle_by_hand(url, thread, word, found)
+            else:
+                answers = found
     outcome.effects = world.effects(thread)
     return outcome

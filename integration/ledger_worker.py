@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any, Literal, cast
 
+import ledger_ablations
 import milepost
 from driving import Durability, thread
 from langchain.agents.middleware import AgentMiddleware
@@ -37,7 +38,7 @@ Mode = Literal["sync", "async", "slow", "exit"]
 Kind = Literal["keyed", "reconcile", "person", "transactional"]
 Flavour = Literal["blocking", "async"]
 MODES: tuple[Mode, ...] = ("sync", "async", "slow", "exit")
-KINDS: tuple[Kind, ...] = ("keyed", "reconcile", "person", "transactional")
+KINDS: tuple[Kind, ...] = ("keyed", "reconcile", "person")
 
 LEASE = 0.4
 EFFECT = 0.2
@@ -55,9 +56,19 @@ class Cell:
     kind: Kind
     flavour: Flavour
     ledger: bool = True
+    solo: bool = False
+    """One call alone."""
+    restless: bool = False
+    """The model words its calls anew each time that it is called."""
+    everywhere: bool = False
+    """Keys are of all threads."""
+    ablation: str = ""
+    """A part of the ledger that is taken out: see `ledger_ablations`."""
 
     @property
     def turns(self) -> Any:
+        if self.solo:
+            return ((("a", 5),),)
         return NAMED if self.mode == "exit" else TURNS
 
     @property
@@ -98,6 +109,8 @@ def policy(life: Life) -> ToolPolicy:
     own: dict[str, Any] = {}
     if life.cell.mode == "exit":
         own = {"key": lambda arguments: f"order {arguments['order']}"}
+    if life.cell.everywhere:
+        own["scope"] = "global"
     if life.cell.kind == "keyed":
         return keyed(window="24h", max_duration=EFFECT, **own)
 
@@ -140,12 +153,14 @@ def charge_tools(life: Life, points: Points) -> list[BaseTool]:
         """Charge a card."""
         call = current_call() if life.cell.ledger else None
         if call is not None:
+            points.reach("before check")
             call.check()
         return perform(request(order, cents, call), order, cents)
 
     async def acharge(order: str, cents: int) -> str:
         call = current_call() if life.cell.ledger else None
         if call is not None:
+            points.reach("before check")
             await call.acheck()
         return await asyncio.to_thread(perform, request(order, cents, call), order, cents)
 
@@ -202,12 +217,14 @@ def wiring(life: Life, saver: Saver, points: Points) -> Wiring:
 
 def live(life: Life, told: Connection) -> None:
     """The life."""
+    ledger_ablations.take_out(life.cell.ablation)
     points = Points(life.death)
     slow = SLOW if life.cell.mode == "slow" else 0.0
     with milepost.connect(life.url) as opened:
         saver = Saver(cast("Backend", WatchedBackend(opened.backend, points, slow)))
         cell = life.cell
-        graph = build(cell.shape, cell.turns, charge_tools(life, points), wiring(life, saver, points), saver)
+        tools, around = charge_tools(life, points), wiring(life, saver, points)
+        graph = build(cell.shape, cell.turns, tools, around, saver, restless=cell.restless)
         config = thread(life.thread)
         start: Any = None
         if life.answers:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Annotated, Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Annotated, Any, cast
 
+import ledger_ablations
 import milepost
 import pytest
 from driving import Durability, Flavour, Graph, graph_of, place, thread
@@ -16,10 +19,13 @@ from langchain_core.tools import BaseTool, InjectedToolCallId, ToolException, to
 from langgraph.graph import END, START, MessagesState
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command, RetryPolicy, interrupt
-from milepost.errors import MilepostError
+from milepost.errors import MilepostError, Unavailable
+from milepost.ledger import CallRequest, Failed, Run
 from milepost.saver import Saver
+from milepost.store import Backend
 from milepost.tools import (
     EPOCH,
+    CallSuperseded,
     Ledger,
     NotDurable,
     SharedTask,
@@ -747,3 +753,115 @@ async def test_an_orphan_of_an_unsafe_tool_pauses(memory: Saver, flavour: Flavou
     end = await flavour.invoke(graph, Command(resume={question.id: "run"}), ONE)
     assert texts(end) == ["charged a"]
     assert effects.seen == ["a", "a"]
+
+
+# What is taken out is missed: the rest of them is in test_ledger_kills.py.
+
+
+@pytest.fixture
+def take_out() -> Iterator[Callable[[str], None]]:
+    yield ledger_ablations.take_out
+    ledger_ablations.put_back()
+
+
+@pytest.mark.parametrize("part", ["", "key from task id"])
+async def test_a_fork_needs_keys_that_are_not_of_the_task(
+    memory: Saver, flavour: Flavour, part: str, take_out: Callable[[str], None]
+) -> None:
+    take_out(part)
+    effects = Effects()
+    graph = hand_built(memory, Ledger(memory), [effects.tool()], [asks("a")])
+    await flavour.invoke(graph, GO, ONE)
+    fork = await flavour.update(graph, after_model(graph), {"messages": [asks("a")]}, "model")
+    await flavour.invoke(graph, None, fork)
+    assert effects.seen == (["a", "a"] if part else ["a"])
+
+
+@pytest.mark.parametrize("part", ["", "no re-binding"])
+async def test_an_adopted_orphan_must_be_bound_anew(
+    memory: Saver, flavour: Flavour, part: str, take_out: Callable[[str], None]
+) -> None:
+    """Else the next call of the same words, which is meant, is taken for the orphan too."""
+    take_out(part)
+    effects = Effects()
+    turns = [asks("a", id="first", ids=["1"])]
+    graph = hand_built(memory, Ledger(memory, {"charge": keyed(window="24h")}), [effects.tool()], turns)
+    await flavour.invoke(graph, GO, ONE)
+    turns[:] = [asks("a", id="second", ids=["2"]), asks("a", id="third", ids=["3"])]
+    start = [state.config for state in graph.get_state_history(ONE) if state.next == ("model",)][-1]
+    end = await flavour.invoke(graph, None, start)
+    assert texts(end) == ["charged a", "charged a"]
+    assert effects.seen == (["a"] if part else ["a", "a"])
+
+
+@pytest.mark.parametrize("part", ["", "unconditional settle"])
+def test_a_zombie_must_not_settle_what_is_another_workers(
+    memory: Saver, part: str, take_out: Callable[[str], None]
+) -> None:
+    """Its failure would hide the other's success, and the next arrival would perform the call again."""
+    take_out(part)
+    performed: list[str] = []
+    policy = unsafe(reconcile=lambda _: not_applied(), max_duration=0.01)
+    zombie, other = (Ledger(memory, {"pay": policy}, lease=0.01, skew=0.0, owner=name) for name in ("z", "o"))
+    request = CallRequest(tool="pay", thread="one", message="m", call="c")
+    entry = zombie.enter(request)
+    assert isinstance(entry, Run)
+    other.perform(request, lambda: performed.append("other"))
+    with suppress(CallSuperseded):
+        zombie.settle(entry.call, Failed("the connection was refused"))
+    other.perform(request, lambda: performed.append("again"))
+    assert performed == (["other", "again"] if part else ["other"])
+
+
+# The store fails.
+
+
+@pytest.mark.parametrize("verb", ["claim", "settle"])
+@pytest.mark.parametrize("applied_first", [True, False], ids=["reply lost", "request lost"])
+async def test_a_store_that_fails_stops_the_run_and_nothing_is_performed_twice(
+    verb: str, applied_first: bool, flavour: Flavour
+) -> None:
+    effects = Effects()
+    with milepost.connect("memory:") as opened:
+        failing = Failing(opened.backend, verb, applied_first=applied_first)
+        saver = Saver(cast("Backend", failing))
+        graph = hand_built(saver, Ledger(saver, lease=0.05), [effects.tool()], [asks("a")], handle=True)
+        with pytest.raises(MilepostError, match="unreachable"):
+            await flavour.invoke(graph, GO, ONE)
+        assert effects.seen == (["a"] if verb == "settle" else [])
+        failing.verb = ""
+        assert texts(await flavour.invoke(graph, None, ONE)) == ["charged a"]
+    assert effects.seen == ["a"]
+
+
+class Failing:
+    """A backend, one verb of whose stores is not answered."""
+
+    def __init__(self, backend: Backend, verb: str, *, applied_first: bool) -> None:
+        self._backend = backend
+        self.verb = verb
+        self._applied_first = applied_first
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def blocking(self) -> Any:
+        return _FailingStore(self, self._backend.blocking())
+
+    def asynchronous(self) -> Any:
+        return _FailingStore(self, self._backend.asynchronous())
+
+    async def fail(self, verb: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        if self._applied_first:
+            await verb(*arguments, **options)
+        raise Unavailable("unreachable", backend="memory", op=self.verb)
+
+
+class _FailingStore:
+    def __init__(self, failing: Failing, store: Any) -> None:
+        self._failing = failing
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        verb = getattr(self._store, name)
+        return partial(self._failing.fail, verb) if name == self._failing.verb else verb

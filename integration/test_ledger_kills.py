@@ -1,18 +1,28 @@
 """SIGKILL at every point of a tool call: how often is the outside world asked for an effect?
 
-``pytest integration/test_ledger_kills.py --ledger-matrix full`` tries every cell of the matrix.
+``--ledger-matrix full`` tries every point and occurrence of every cell, not a few of each; ``--ledger-kills N`` kills so
+many workers at random.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
 from ledger_agents import SHAPES, Shape
-from ledger_points import Death
-from ledger_trial import World, expected, running_world, trial
-from ledger_worker import Cell
+from ledger_points import POINTS, Death
+from ledger_trial import Worker, World, all_deaths, expected, right, running_world, said, trial
+from ledger_worker import KINDS, MODES, Cell, Kind, Life, Mode
+from stores import url_of
+
+CELLS = list(product(SHAPES, MODES, KINDS))
+FEW = 4
+"""Deaths of a cell, where not all of them are tried."""
 
 
 @pytest.fixture(scope="session")
@@ -21,11 +31,161 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield running
 
 
+@pytest.fixture
+def name(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A name for threads, which no other test has: the world is shared."""
+    return f"{request.node.name} {tmp_path.name}".replace("/", " ")
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> str:
+    return url_of("files", tmp_path)
+
+
+def _some(deaths: list[Death], cell: int, whole: bool) -> list[Death]:
+    """All of them, or a few: other ones in each cell, so that together the cells have all."""
+    stride = max(len(deaths) // FEW, 1)
+    return deaths if whole else deaths[cell % stride :: stride][:FEW]
+
+
+@pytest.mark.parametrize(("shape", "mode", "kind"), CELLS)
+def test_killed_at_any_point_each_effect_is_made_once(
+    shape: Shape,
+    mode: Mode,
+    kind: Kind,
+    name: str,
+    files: str,
+    world: World,
+    pytestconfig: pytest.Config,
+    record_property: Callable[[str, object], None],
+) -> None:
+    number = CELLS.index((shape, mode, kind))
+    cell = Cell(shape, mode, kind, "blocking" if number % 2 else "async")
+    unharmed = trial(cell, files, f"{name} unharmed", world)
+    assert right(cell, unharmed), unharmed
+    deaths = _some(all_deaths(unharmed.last), number, pytestconfig.getoption("--ledger-matrix") == "full")
+    wrong = []
+    for death in deaths:
+        outcome = trial(cell, files, f"{name} {death.point} {death.occurrence}", world, [death])
+        assert outcome.killed == 1 or mode == "exit", "whoever is killed in a put at the exit has ended already"
+        if not right(cell, outcome):
+            wrong.append((death, outcome))
+    record_property("once with the ledger", (len(deaths) - len(wrong), len(deaths)))
+    assert wrong == []
+
+
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_without_a_ledger_a_killed_worker_leaves_repeated_effects(shape: Shape, tmp_path: Path, world: World) -> None:
-    cell = Cell(shape, "sync", "keyed", "blocking", ledger=False)
-    thread = f"baseline of {shape}"
-    outcome = trial(cell, f"file:{tmp_path}/store", thread, world, [Death("after effect", 2)])
-    assert outcome.killed == 1
-    assert outcome.last.said
-    assert outcome.effects.total() > expected(cell).total()
+def test_without_a_ledger_effects_are_repeated(
+    shape: Shape,
+    mode: Mode,
+    name: str,
+    files: str,
+    world: World,
+    pytestconfig: pytest.Config,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """The baseline: the same agents, deaths and outside world."""
+    cell = Cell(shape, mode, "keyed", "blocking", ledger=False)
+    whole = pytestconfig.getoption("--ledger-matrix") == "full"
+    deaths = all_deaths(trial(cell, files, f"{name} unharmed", world).last) if whole else []
+    deaths = deaths or [Death("after effect", 1), Death("after effect", 3), Death("before put", 1)]
+    outcomes = [trial(cell, files, f"{name} {one.point} {one.occurrence}", world, [one]) for one in deaths]
+    good = sum(right(cell, outcome) for outcome in outcomes)
+    record_property("once without it", (good, len(outcomes)))
+    assert good < len(outcomes)
+    assert all(outcome.effects >= expected(cell) for outcome in outcomes if outcome.last.said)
+
+
+def test_killed_over_and_over(name: str, files: str, world: World, pytestconfig: pytest.Config) -> None:
+    kills, chance = (
+        int(pytestconfig.getoption("--ledger-kills") or 0),
+        random.Random(pytestconfig.getoption("--kill-seed")),
+    )
+    killed = threads = 0
+    assert kills
+    reachable = [point for point in POINTS if "put" not in point]
+    while killed < kills:
+        threads += 1
+        shape, mode = chance.choice(SHAPES), chance.choice(MODES)
+        cell = Cell(shape, mode, chance.choice(KINDS), chance.choice(["blocking", "async"]))
+        points = reachable if mode == "exit" else POINTS
+        deaths = [Death(chance.choice(points), chance.randint(1, 3)) for _ in range(chance.randint(2, 5))]
+        outcome = trial(cell, files, f"{name} {threads}", world, deaths)
+        assert right(cell, outcome), (cell, deaths, outcome)
+        killed += outcome.killed
+
+
+# Zombies.
+
+
+def _while_stopped(cell: Cell, point: str, name: str, url: str, world: World, folder: Path) -> tuple[Counter[str], str]:
+    """A worker is stopped at a point for longer than its lease, another takes over; then it goes on."""
+    zombie = Worker(Life(cell, url, name, world.port, 1, Death(point, 1, str(folder / "go on"))))
+    zombie.wait_until_stopped()
+    outcome = trial(cell, url, name, world)
+    assert outcome.last.said == said(cell), outcome
+    zombie.go_on()
+    word = zombie.last_word()
+    assert word is not None
+    # Whatever it has written: the thread still ends as it did.
+    after = trial(cell, url, name, world)
+    assert after.last.said == said(cell), after
+    return after.effects, word.error
+
+
+@pytest.mark.parametrize("flavour", ["blocking", "async"])
+@pytest.mark.parametrize("kind", ["keyed", "reconcile", "person"])
+@pytest.mark.parametrize("point", ["after claim", "before check", "after effect", "before settle"])
+def test_a_worker_that_was_stopped_for_too_long_does_no_harm(
+    point: str, kind: Kind, flavour: str, name: str, files: str, world: World, tmp_path: Path
+) -> None:
+    cell = Cell("create_agent", "sync", kind, "async" if flavour == "async" else "blocking", solo=True)
+    effects, error = _while_stopped(cell, point, name, files, world, tmp_path)
+    assert effects == {"a": 1}
+    if point in ("after claim", "before check"):
+        assert "CallSuperseded" in error
+
+
+# Many workers.
+
+
+@pytest.mark.parametrize("kind", ["keyed", "reconcile"])
+def test_workers_that_share_a_thread_share_its_calls(kind: Kind, name: str, files: str, world: World) -> None:
+    cell = Cell("ToolNode", "sync", kind, "blocking", solo=True)
+    # The thread is at the point where the tool is next.
+    begun = Worker(Life(cell, files, name, world.port, 0, Death("before call", 1)))
+    assert begun.last_word() is None
+    workers = [Worker(Life(cell, files, name, world.port, number)) for number in range(1, 5)]
+    words = [worker.last_word() for worker in workers]
+    assert [word and word.said for word in words] == [said(cell)] * 4
+    assert world.effects(name) == expected(cell)
+
+
+def test_workers_that_share_a_key_share_its_call(name: str, files: str, world: World) -> None:
+    cell = Cell("ToolNode", "exit", "person", "blocking", solo=True, everywhere=True)
+    names = [f"{name} {number}" for number in range(4)]
+    workers = [Worker(Life(cell, files, one, world.port, number)) for number, one in enumerate(names)]
+    words = [worker.last_word() for worker in workers]
+    assert [word and word.said for word in words] == [said(cell)] * 4
+    assert sum((world.effects(one) for one in names), Counter()) == {"a": 1}
+
+
+# What is taken out is missed.
+
+
+@pytest.mark.parametrize(
+    ("part", "cell"),
+    [
+        ("no barrier", Cell("create_agent", "slow", "keyed", "async", solo=True, restless=True)),
+        ("no barrier", Cell("sub-agent", "slow", "keyed", "async", solo=True, restless=True)),
+        ("blind retry", Cell("create_agent", "sync", "reconcile", "async", solo=True)),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.shape,
+)
+def test_a_ledger_without_one_of_its_parts_fails(part: str, cell: Cell, name: str, files: str, world: World) -> None:
+    death = Death("after effect", 1)
+    whole = trial(cell, files, f"{name} whole", world, [death])
+    assert right(cell, whole), whole
+    maimed = replace(cell, ablation=part)
+    assert not right(maimed, trial(maimed, files, f"{name} maimed", world, [death]))
