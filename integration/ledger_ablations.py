@@ -9,7 +9,7 @@ from typing import Any
 from milepost import callstore
 from milepost.callstore import CallChange, CallRow
 from milepost.ledger import ToolPolicy
-from milepost.ledger.core import Core
+from milepost.ledger.arrival import Arrival
 from milepost.tools import adapter
 
 
@@ -17,7 +17,7 @@ def _no_barrier() -> None:
     async def go_ahead(*_: Any) -> None:
         """Whoever asked for the call may be forgotten."""
 
-    _replace(Core, "_barrier", go_ahead)
+    _replace(Arrival, "_barrier", go_ahead)
 
 
 def _blind_retry() -> None:

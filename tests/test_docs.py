@@ -22,7 +22,7 @@ FENCE = "```python\n"
 def test_the_blocks_of_a_page_run_in_order(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MILEPOST_URL", "memory:")  # so that what a page sets is undone after it
-    if page.stem == "postgres":
+    if page.stem in ("postgres", "ledger"):
         monkeypatch.setenv("DATABASE_URL", subjects.required(servers.postgres_url))
     if page.stem == "redis":
         monkeypatch.setenv("REDIS_URL", subjects.required(servers_redis.redis_url))
