@@ -16,6 +16,7 @@ from stores import STORES, url_of
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kills", type=int, default=60, help="how many times test_kill.py kills its workers")
     parser.addoption("--servers", choices=["wheels", "docker"], default="wheels", help="where servers come from")
+    parser.addoption("--guard", default="none", help="the guard of the savers that all tests share")
     parser.addoption("--kill-seed", type=int, default=2026, help="where the random kills fall")
     parser.addoption(
         "--ledger-kills", type=int, default=12, help="how many workers test_ledger_kills.py kills at random"
@@ -48,9 +49,9 @@ def saver_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def saver(saver_url: str) -> Iterator[Saver]:
+def saver(request: pytest.FixtureRequest, saver_url: str) -> Iterator[Saver]:
     """A saver over an empty store."""
-    with milepost.connect(saver_url) as opened:
+    with milepost.connect(saver_url, guard=request.config.getoption("--guard")) as opened:
         yield opened
 
 

@@ -27,6 +27,7 @@ FAULTS: dict[Any, str] = {
     stores.DeletedComesBack: "test_late_puts_and_writes_are_refused",
     stores.TombstoneOfTheHeadAlone: "test_late_puts_and_writes_are_refused",
     stores.FencesUnread: "test_a_write_of_a_former_owner_is_refused",
+    stores.AnyHeadWillDo: "test_of_two_runs_one_goes_on",
     stores.LeasesDieWithTheirThread: "test_a_lease_outlives_what_the_thread_holds",
     stores.HandsOverToAnybody: "test_a_hand_over_names_the_lease_that_it_ends",
     stores.WaitingThreadsForgotten: "test_everything_goes",

@@ -130,10 +130,17 @@ class LatestByLastPut(MemoryStore):
     last: dict[tuple[str, str], str]
 
     async def put(
-        self, thread: str, row: Row, packs: Sequence[Pack], generation: int | None, *, fence: int | None = None
+        self,
+        thread: str,
+        row: Row,
+        packs: Sequence[Pack],
+        generation: int | None,
+        *,
+        fence: int | None = None,
+        heads: Sequence[str] | None = None,
     ) -> Put:
         vars(self).setdefault("last", {})[thread, row.ns] = row.id
-        return await super().put(thread, row, packs, generation, fence=fence)
+        return await super().put(thread, row, packs, generation, fence=fence, heads=heads)
 
     async def get(self, thread: str, ns: str, id: str | None) -> Loaded | None:
         last = vars(self).get("last", {})
@@ -142,9 +149,16 @@ class LatestByLastPut(MemoryStore):
 
 class LatestByIdAlone(MemoryStore):
     async def put(
-        self, thread: str, row: Row, packs: Sequence[Pack], generation: int | None, *, fence: int | None = None
+        self,
+        thread: str,
+        row: Row,
+        packs: Sequence[Pack],
+        generation: int | None,
+        *,
+        fence: int | None = None,
+        heads: Sequence[str] | None = None,
     ) -> Put:
-        answer = await super().put(thread, row, packs, generation, fence=fence)
+        answer = await super().put(thread, row, packs, generation, fence=fence, heads=heads)
         place = self._data.threads[thread]
         stored = place.rows[row.ns, row.id]
         place.leave((row.ns, row.id))
@@ -156,10 +170,17 @@ class PutAgainRewinds(MemoryStore):
     """A checkpoint put again gets a new sort key above all others."""
 
     async def put(
-        self, thread: str, row: Row, packs: Sequence[Pack], generation: int | None, *, fence: int | None = None
+        self,
+        thread: str,
+        row: Row,
+        packs: Sequence[Pack],
+        generation: int | None,
+        *,
+        fence: int | None = None,
+        heads: Sequence[str] | None = None,
     ) -> Put:
         known = thread in self._data.threads and (row.ns, row.id) in self._data.threads[thread].rows
-        answer = await super().put(thread, row, packs, generation, fence=fence)
+        answer = await super().put(thread, row, packs, generation, fence=fence, heads=heads)
         if known and not answer.stale:
             place = self._data.threads[thread]
             top = place.order[row.ns][-1][0]
@@ -187,6 +208,21 @@ class FencesUnread(MemoryStore):
     ) -> Wrote:
         del fence
         return await super().put_writes(thread, ns, checkpoint, rows, generation)
+
+
+class AnyHeadWillDo(MemoryStore):
+    async def put(
+        self,
+        thread: str,
+        row: Row,
+        packs: Sequence[Pack],
+        generation: int | None,
+        *,
+        fence: int | None = None,
+        heads: Sequence[str] | None = None,
+    ) -> Put:
+        del heads
+        return await super().put(thread, row, packs, generation, fence=fence)
 
 
 class LeasesDieWithTheirThread(MemoryStore):
@@ -217,9 +253,16 @@ class TombstoneOfTheHeadAlone(MemoryStore):
 
 class NeverStale(MemoryStore):
     async def put(
-        self, thread: str, row: Row, packs: Sequence[Pack], generation: int | None, *, fence: int | None = None
+        self,
+        thread: str,
+        row: Row,
+        packs: Sequence[Pack],
+        generation: int | None,
+        *,
+        fence: int | None = None,
+        heads: Sequence[str] | None = None,
     ) -> Put:
-        return await super().put(thread, row, packs, None, fence=fence)
+        return await super().put(thread, row, packs, None, fence=fence, heads=heads)
 
 
 class PruneDropsAheadWrites(MemoryStore):
@@ -318,10 +361,17 @@ class StoredInTwoSteps(MemoryStore):
     """The checkpoint first, its items with a second request."""
 
     async def put(
-        self, thread: str, row: Row, packs: Sequence[Pack], generation: int | None, *, fence: int | None = None
+        self,
+        thread: str,
+        row: Row,
+        packs: Sequence[Pack],
+        generation: int | None,
+        *,
+        fence: int | None = None,
+        heads: Sequence[str] | None = None,
     ) -> Put:
         answer = await super().put(thread, row, (), generation, fence=fence)
-        return answer if answer.stale else await super().put(thread, row, packs, generation, fence=fence)
+        return answer if answer.stale else await super().put(thread, row, packs, generation, fence=fence, heads=heads)
 
 
 class WaitingThreadsForgotten(MemoryStore):

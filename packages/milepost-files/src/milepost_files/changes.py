@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from milepost.callstore import CallAnswer, CallChange, CallRow
 from milepost.errors import ThreadDeleted
+from milepost.fences import refuse_moved
 from milepost.store import Batch, CheckpointRow, Drop, Pack, Put, Span, Tombstone, WriteRow, Wrote, sort_key
 
 from milepost_files import frames
@@ -23,13 +24,20 @@ class PutCheckpoint(Change):
     answer: Put
 
     def __init__(
-        self, thread: str, row: CheckpointRow, packs: Sequence[Pack], generation: int | None, fence: int | None
+        self,
+        thread: str,
+        row: CheckpointRow,
+        packs: Sequence[Pack],
+        generation: int | None,
+        fence: int | None,
+        heads: Sequence[str] | None,
     ) -> None:
         self._thread = thread
         self._row = row
         self._packs = packs
         self._generation = generation
         self._fence = fence
+        self._heads = heads
         self._blob = frames.seal_checkpoint(row.spans, row.facets, row.header)
 
     def decide(self, index: Index, read: Read, now: float) -> FrameDraft | None:
@@ -45,6 +53,8 @@ class PutCheckpoint(Change):
         if old is not None:
             key, at = old.key, old.at
         else:
+            if self._heads is not None and (head := index.head(row.ns)) is not None:
+                refuse_moved(self._thread, row.parent, self._heads, head.id)
             parent = index.row(row.ns, row.parent) if row.parent is not None else None
             key, at = sort_key(row.id, parent.key if parent else row.parent), now
         records: list[Record] = []

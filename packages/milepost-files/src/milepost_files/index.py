@@ -215,6 +215,10 @@ class Index:
         namespace = self.namespaces.get(ns)
         return namespace.rows.get(id) if namespace else None
 
+    def head(self, ns: str) -> Row | None:
+        namespace = self.namespaces.get(ns)
+        return namespace.head() if namespace else None
+
     def has(self, id: str) -> bool:
         """Whether a checkpoint of this id is there, in any namespace."""
         return any(id in namespace.rows for namespace in self.namespaces.values())

@@ -86,8 +86,9 @@ class FilesStore:
         generation: int | None,
         *,
         fence: int | None = None,
+        heads: Sequence[str] | None = None,
     ) -> Put:
-        change = PutCheckpoint(thread, row, packs, generation, fence)
+        change = PutCheckpoint(thread, row, packs, generation, fence, heads)
         await self._commit(thread, change, "put a checkpoint")
         return change.answer
 

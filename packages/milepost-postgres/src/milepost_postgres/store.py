@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from milepost.callstore import CallAnswer, CallChange, CallPage, CallQuery, unsettled
 from milepost.errors import Conflict, ThreadDeleted
-from milepost.fences import Lease
+from milepost.fences import Lease, head_moved
 from milepost.store import (
     TOMBSTONE_IDS,
     Batch,
@@ -71,6 +71,7 @@ class PostgresStore:
         generation: int | None,
         *,
         fence: int | None = None,
+        heads: Sequence[str] | None = None,
     ) -> Put:
         named = [id for id in (row.parent, *row.ancestors) if id]
         parameters: Parameters = {
@@ -85,10 +86,21 @@ class PostgresStore:
             "header": row.header,
             **wire.packs(packs),
         }
-        there = "put_there" if packs else "put_there_alone"
-        done, current, dead, later = await self._write("put a checkpoint", thread, (there, "put"), parameters)
+        moved: str | None = None
+        if heads is None:
+            there = "put_there" if packs else "put_there_alone"
+            done, current, dead, later = await self._write("put a checkpoint", thread, (there, "put"), parameters)
+        else:
+            names = ("make" if generation is None else "hold", "put_at_head")
+            guarded = {**parameters, "heads": wire.texts(heads)}
+            steps = tuple(self._queries[name].step(guarded) for name in names)
+            answers = await self._answers(Request("put a checkpoint", steps, group=thread))
+            done, current, dead, later, moved = answers[1][0]
         leases.refuse_late(thread, fence, later)
         _refuse(thread, dead, f"checkpoint {row.id!r}")
+        stale = generation is not None and current != generation
+        if moved is not None and not stale:
+            raise head_moved(thread, row.parent, moved)
         return Put(not done, self._told(current))
 
     async def put_writes(

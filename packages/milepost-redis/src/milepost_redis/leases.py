@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Any, Final, Protocol
 
-from milepost.fences import Lease, lease_lost
+from milepost.fences import Lease, head_moved, lease_lost
 
 from milepost_redis import wire
 
@@ -43,3 +43,9 @@ def refuse_late(thread: str, fence: int | None, reply: Any) -> None:
     """Raise `LeaseLost` for a write that carried `fence` when its script found a greater one."""
     if fence is not None and reply[0] == b"late":
         raise lease_lost(thread, fence, int(reply[1]))
+
+
+def refuse_moved(thread: str, parent: str | None, reply: Any) -> None:
+    """Raise `Conflict` for a guarded put whose script found another head."""
+    if reply[0] == b"ahead":
+        raise head_moved(thread, parent, reply[1].decode())

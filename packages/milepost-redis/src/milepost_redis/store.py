@@ -120,6 +120,7 @@ class RedisStore:
         generation: int | None,
         *,
         fence: int | None = None,
+        heads: Sequence[str] | None = None,
     ) -> Put:
         named = [id.encode() for id in (row.parent, *row.ancestors) if id]
         reply = await self._write(
@@ -135,11 +136,13 @@ class RedisStore:
             wire.parent(row.parent),
             wire.rest(row),
             wire.fence(fence),
+            wire.heads(heads),
             b"%d" % len(named),
             *named,
             *_flat(packs),
         )
         leases.refuse_late(thread, fence, reply)
+        leases.refuse_moved(thread, row.parent, reply)
         status = self._status(thread, reply, f"checkpoint {row.id!r}")
         if status == b"ok":
             await self._enrol(thread, *reply[2:4])

@@ -206,6 +206,11 @@ def lease(reply: Sequence[bytes]) -> Lease:
     return Lease(owner, int(fence), float(since), float(expires), int(tries), error)
 
 
+def heads(ids: Sequence[str] | None) -> bytes:
+    """The ids that may be the latest as the scripts know them, or nothing where any may."""
+    return b"" if ids is None else f"\0{NUL.decode().join(ids)}\0".encode()
+
+
 def fence(number: int | None) -> bytes:
     """A fence as the scripts know it, or nothing."""
     return b"" if number is None else b"%d" % number

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl
 
 from milepost.errors import InvalidConfig
 from milepost.memory import MemoryBackend
-from milepost.saver import Saver
+from milepost.saver import GUARDS, Saver
 from milepost.store import Backend
 
 ENVIRONMENT = "MILEPOST_URL"
@@ -55,6 +55,7 @@ class Scheme:
 
 _SAVER_OPTIONS = {
     "setup": Option(bool, "create or upgrade the store on first use"),
+    "guard": Option(str, "what a run's puts are checked against", choices=GUARDS),
     "memory": Option(int, "bytes of encoded state kept to find out what is stored already", at_least=0),
 }
 

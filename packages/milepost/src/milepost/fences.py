@@ -5,9 +5,10 @@ Stores that decide in Python use these functions; the others say the same in the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from milepost.errors import LeaseLost
+from milepost.errors import Conflict, LeaseLost
 
 
 class Lease(NamedTuple):
@@ -78,3 +79,21 @@ def lease_lost(thread: str, fence: int, found: int) -> LeaseLost:
         fence=fence,
         found=found,
     )
+
+
+def head_moved(thread: str, parent: str | None, found: str) -> Conflict:
+    """The error for a guarded put on `parent` where the thread's latest checkpoint is `found`."""
+    return Conflict(
+        f"thread {thread!r} has moved on: its latest checkpoint is {found!r}, and this run goes on from {parent!r}. "
+        "Another run, or an update, came in between; nothing was written. Run again from the latest checkpoint, and "
+        "have runs take the thread's lease.",
+        thread=thread,
+        expected=parent,
+        found=found,
+    )
+
+
+def refuse_moved(thread: str, parent: str | None, heads: Sequence[str], found: str | None) -> None:
+    """Raise `Conflict` when the latest checkpoint, if there is one, is none of `heads`."""
+    if found is not None and found not in heads:
+        raise head_moved(thread, parent, found)

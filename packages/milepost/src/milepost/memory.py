@@ -17,7 +17,7 @@ from typing import TypeVar, cast
 
 from milepost.callstore import CallTable
 from milepost.errors import ThreadDeleted, Unavailable
-from milepost.fences import NOBODY, Lease, acquired, lease_lost, released, renewed
+from milepost.fences import NOBODY, Lease, acquired, lease_lost, refuse_moved, released, renewed
 from milepost.memory_calls import MemoryCalls, delete_calls, load_calls
 from milepost.store import (
     Batch,
@@ -239,6 +239,7 @@ class MemoryStore(MemoryCalls):
         generation: int | None,
         *,
         fence: int | None = None,
+        heads: Sequence[str] | None = None,
     ) -> Put:
         data = self._data
 
@@ -252,6 +253,8 @@ class MemoryStore(MemoryCalls):
             now = data.clock()
             old = place.rows.get((row.ns, row.id))
             if old is None:
+                if heads is not None and (head := place.head(row.ns)) is not None:
+                    refuse_moved(thread, row.parent, heads, head.id)
                 parent = place.rows.get((row.ns, row.parent)) if row.parent is not None else None
                 key = sort_key(row.id, parent.key if parent else row.parent)
                 new = replace(row, key=key, at=now)

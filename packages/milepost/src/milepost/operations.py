@@ -31,6 +31,7 @@ from milepost.codec.layout import Layout, spans_of
 from milepost.codec.shelf import Shelf
 from milepost.collector import unhurried
 from milepost.errors import Corrupt, InvalidConfig, MilepostError
+from milepost.heads import Heads
 from milepost.lease import fence_for
 from milepost.migrating import Migrated, Migrator, Mode
 from milepost.observe import Event, Observers, Watch, log, thread_hash
@@ -120,7 +121,14 @@ class Shared:
     """What a saver shares with its clones (LangGraph copies a saver for every call in strict mode)."""
 
     def __init__(
-        self, backend: Backend, vault: Vault | None, memory: Memory, *, setup: bool, schemas: Schemas | None = None
+        self,
+        backend: Backend,
+        vault: Vault | None,
+        memory: Memory,
+        *,
+        setup: bool,
+        schemas: Schemas | None = None,
+        guards: bool = False,
     ) -> None:
         self.backend = backend
         self.schemas = schemas
@@ -130,6 +138,7 @@ class Shared:
         self.pending = Pending()
         self.observers = Observers(backend.name)
         self.boundary: Boundary | None = None
+        self.heads = Heads() if guards else None
         self.ready = not setup
         _alive.add(self)
 
@@ -137,6 +146,8 @@ class Shared:
         """In a forked process: threads that held locks, or had writes on their way, are not there."""
         self.pending.renew()
         self.memory.renew()
+        if self.heads is not None:
+            self.heads.renew()
         if self.boundary is not None:
             self.boundary.renew()
 
@@ -208,6 +219,9 @@ class Operations:
         codec, thread = self.codec, place.thread
         with self._watch("get", thread) as event:
             store = await self.open(side)
+            heads = self.shared.heads
+            if heads is not None and place.id is not None:
+                heads.asked(place)
             space = place.ns if self.shared.spaces is None else await self._space(side, store, place, above)
             loaded = await store.get(thread, space, place.id)
             while loaded is not None and loaded.snapshots:
@@ -224,6 +238,8 @@ class Operations:
                     if place.id is not None:
                         raise
                     self._report("get", thread, exc.message)
+                    if heads is not None:
+                        heads.passed_over(place, snapshot.row.id)
                     loaded = await self._older(store, snapshot)
                     if loaded is None:
                         raise
@@ -402,7 +418,7 @@ class Operations:
             if channel in sought:
                 yield write.task, channel, self._write_value(self.codec, snapshot, write, shelf)
 
-    async def put(self, side: Side, place: Place, draft: Draft) -> RunnableConfig:
+    async def put(self, side: Side, place: Place, draft: Draft, source: object = None) -> RunnableConfig:
         shared, codec = self.shared, self.codec
         with self._watch("put", place.thread) as event:
             store = await self.open(side)
@@ -414,10 +430,13 @@ class Operations:
                 if boundary := shared.boundary:
                     boundary.put_on(key)
             fence = fence_for(shared, place.thread)
+            heads = None if shared.heads is None else shared.heads.wanted(place, source)
             if draft.lost:
                 self._drifted(place.thread, _lost(draft))
             placed = codec.place(draft)
-            answer = await store.put(place.thread, placed.row, placed.packs, placed.generation, fence=fence)
+            answer = await store.put(
+                place.thread, placed.row, placed.packs, placed.generation, fence=fence, heads=heads
+            )
             for attempt in range(TRIES):
                 if not answer.stale:
                     break
@@ -428,7 +447,9 @@ class Operations:
                     packs = await store.fetch(place.thread, spans) if spans and answer.generation >= 0 else ()
                     codec.restart(draft, answer.generation, packs)
                 placed = codec.place(draft, everything=attempt + 1 == TRIES)
-                answer = await store.put(place.thread, placed.row, placed.packs, placed.generation, fence=fence)
+                answer = await store.put(
+                    place.thread, placed.row, placed.packs, placed.generation, fence=fence, heads=heads
+                )
             codec.learn(placed, answer.generation)
             if boundary := shared.boundary:
                 boundary.committed((place.thread, place.ns, placed.row.id))

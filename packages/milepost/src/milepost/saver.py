@@ -47,6 +47,9 @@ from milepost.store import Backend, Query, Stats, ThreadRow
 
 SaverT = TypeVar("SaverT", bound="Saver")
 
+GUARDS = ("none", "head")
+"""What the option ``guard`` may be."""
+
 _random = random.SystemRandom()
 
 _PADDED = re.compile(r"(.*?)([0-9]{32})\.[0-9.e-]+", re.DOTALL)
@@ -76,6 +79,9 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
         keys: encrypt what is stored: key id -> 16, 24 or 32 bytes. The first one seals, any of them opens.
         memory: bytes of encoded state that may be kept to find out what is stored already.
         setup: create or upgrade the store on first use.
+        guard: with "head", a step of a run is put only on the thread's latest checkpoint; if another run, or an update,
+            came in between, it raises `Conflict`. Forks, updates and namespaces of subgraphs are not checked, nor is
+            what goes on from a checkpoint that was read by its id: time travel.
         schema: the version of the graph's state and how older checkpoints become ones of it; or a dict from namespaces
             to such. See `milepost.schema`. Without one, what is stored is taken as it is.
 
@@ -94,12 +100,20 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
         memory: int = 64 << 20,
         setup: bool = True,
         schema: Schema | Mapping[str, Schema] | None = None,
+        guard: str = "none",
     ) -> None:
         _check_arguments(serde, keys)
+        if guard not in GUARDS:
+            raise InvalidConfig(f"guard is {guard!r}: it must be {' or '.join(map(repr, GUARDS))}", what="guard")
         schemas = None if schema is None else Schemas(schema)
         super().__init__(serde=serde or Serializer())
         self._shared = Shared(
-            backend, None if keys is None else Vault(keys), Memory(memory), setup=setup, schemas=schemas
+            backend,
+            None if keys is None else Vault(keys),
+            Memory(memory),
+            setup=setup,
+            schemas=schemas,
+            guards=guard == "head",
         )
         self._bound: tuple[SerializerProtocol, Operations] | None = None
 
@@ -473,7 +487,7 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
         checkpoint: Checkpoint,
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
-    ) -> tuple[Place, Draft]:
+    ) -> tuple[Place, Draft, object]:
         place, id = place_of(config), check_id(checkpoint["id"], "checkpoint id")
         if not id:
             raise InvalidConfig("the checkpoint's id is empty", what="checkpoint id", value="''")
@@ -482,7 +496,8 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
         stamp = None if schema is None else schema.stamp
         spaces = self._shared.spaces
         ns = place.ns if spaces is None else spaces.known(place.thread, place.ns)
-        return place, codec.draft(place.thread, ns, id, place.id, checkpoint, merged, new_versions, stamp)
+        draft = codec.draft(place.thread, ns, id, place.id, checkpoint, merged, new_versions, stamp)
+        return place, draft, metadata.get("source")
 
     def _draft_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str

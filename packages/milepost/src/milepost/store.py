@@ -243,6 +243,7 @@ class Store(Protocol):
         generation: int | None,
         *,
         fence: int | None = None,
+        heads: Sequence[str] | None = None,
     ) -> Put:
         """Store a checkpoint and the items it newly needs, or replace a checkpoint of the same (ns, id).
 
@@ -250,8 +251,9 @@ class Store(Protocol):
         when there are none. If the thread is at another generation, answers ``stale`` and writes nothing.
         A replaced checkpoint keeps its sort key and its time. Packs that are stored already are left alone.
 
-        Raises `LeaseLost` when the thread's lease has a fence greater than `fence`, and `ThreadDeleted` by the
-        tombstone rule (`Tombstone.refuses`) for ``row.parent`` and ``row.ancestors``.
+        Raises `LeaseLost` when the thread's lease has a fence greater than `fence`, `ThreadDeleted` by the tombstone
+        rule (`Tombstone.refuses`) for ``row.parent`` and ``row.ancestors``, and `Conflict` when `heads` are given, the
+        checkpoint is new, and the namespace has a latest checkpoint that is none of them.
         """
         ...
 

@@ -17,7 +17,16 @@ extract(epoch FROM clock_timestamp())::float8
 c.place, c.ns, c.id, c.parent, {key} AS key, c.at, c.facets, c.spans[:] AS spans, c.header
 
 -- part: here
--- The thread, made where it is not there. `here` has its latest state; a generation that was named must be its own.
+-- A generation that was named must be the thread's own.
+{present}, admitted AS MATERIALIZED (
+    SELECT key FROM here WHERE {admissible}
+)
+
+-- part: admissible
+(%(generation)s::int8 IS NULL OR generation = %(generation)s::int8) AND {in_time} AND NOT EXISTS (SELECT FROM refused)
+
+-- part: present
+-- The thread, made where it is not there. `here` has its latest state.
 made AS (
     INSERT INTO {thread} AS thread (hash, id, generation, created_at)
     SELECT %(thread)s::bytea, %(thread_id)s::text, %(fresh)s::int8, {now}
@@ -26,11 +35,7 @@ made AS (
     RETURNING key, generation, tombstone, floor, fence
 ), here AS (
     SELECT * FROM locked UNION ALL SELECT * FROM made
-), {refused}, admitted AS MATERIALIZED (
-    SELECT key FROM here
-    WHERE (%(generation)s::int8 IS NULL OR generation = %(generation)s::int8) AND {in_time}
-        AND NOT EXISTS (SELECT FROM refused)
-)
+), {refused}
 
 -- part: refused
 -- The first of the checkpoints that a write descends from which is of the thread's deleted past.
@@ -99,6 +104,33 @@ packed AS (
 -- Store a checkpoint and its packs: (whether it was stored, generation, refused id, greater fence).
 WITH {locked_to_put}, {here}, {put_row}, {put_packs}
 SELECT EXISTS (SELECT FROM admitted), (SELECT generation FROM here), (SELECT id FROM refused), {later}
+
+-- name: put_at_head
+-- The same if the latest checkpoint, where there is one, is one of %(heads)s, or if it replaces one: adds the latest id
+-- where that is not so. To be sure of what is latest, it comes after a statement that holds the thread.
+WITH {locked_to_put}, {present}, t AS MATERIALIZED (
+    SELECT key FROM here
+), moved AS MATERIALIZED (
+    SELECT c.id FROM ({by_newest}) AS newest JOIN {checkpoint} c USING (thread, place)
+    WHERE c.id <> ALL (%(heads)s::text[]) AND NOT EXISTS (
+        SELECT FROM {checkpoint} own WHERE own.thread = c.thread AND own.place = %(place)s::bytea
+    )
+), admitted AS MATERIALIZED (
+    SELECT key FROM here WHERE {admissible} AND NOT EXISTS (SELECT FROM moved)
+), {put_row}, {put_packs}
+SELECT
+    EXISTS (SELECT FROM admitted), (SELECT generation FROM here), (SELECT id FROM refused), {later},
+    (SELECT id FROM moved)
+
+-- name: hold
+-- Keep other puts out until the transaction ends.
+SELECT key FROM {thread} WHERE hash = %(thread)s::bytea FOR NO KEY UPDATE
+
+-- name: make
+-- The same for a thread that need not be there.
+INSERT INTO {thread} AS thread (hash, id, generation, created_at)
+VALUES (%(thread)s::bytea, %(thread_id)s::text, %(fresh)s::int8, {now})
+ON CONFLICT (hash) DO UPDATE SET generation = thread.generation
 
 -- name: put_there
 -- The same where the thread is there.

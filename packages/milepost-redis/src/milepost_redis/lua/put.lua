@@ -1,9 +1,9 @@
 -- Store a checkpoint and the packs it newly needs; or say that its generation is over, or its past deleted.
 -- uses: _thread _lease _rows _dead
--- ARGV: ttl, generation or '', fresh generation, thread, ns, id, parent, rest of the row, fence or '', number of ids that it
---       descends from, these, then member and data of each pack
+-- ARGV: ttl, generation or '', fresh generation, thread, ns, id, parent, rest of the row, fence or '', ids one of which must be the
+--       latest, each in NUL, or '', number of ids that it descends from, these, then member and data of each pack
 
-local ttl, generation, fresh, thread, ns, id, parent, rest, fence = unpack(ARGV, 1, 9)
+local ttl, generation, fresh, thread, ns, id, parent, rest, fence, heads = unpack(ARGV, 1, 10)
 local head, trouble = open()
 if trouble then
   return {trouble}
@@ -12,8 +12,8 @@ local found = later(fence)
 if found then
   return {'late', found}
 end
-local packs = 11 + ARGV[10]
-local dead = first_dead(ns, {unpack(ARGV, 11, packs - 1)})
+local packs = 12 + ARGV[11]
+local dead = first_dead(ns, {unpack(ARGV, 12, packs - 1)})
 if dead then
   return {'dead', dead}
 end
@@ -21,12 +21,19 @@ local current = head and head.generation or NOWHERE
 if generation ~= '' and generation ~= current then
   return {'stale', current}
 end
+local field = 'r' .. ns .. '\0' .. id
+local old = call('HGET', DATA, field)
+local member = heads ~= '' and not old and latest(ns)
+if member then
+  local _, _, newest = named(member)
+  if not string.find(heads, '\0' .. newest .. '\0', 1, true) then
+    return {'ahead', newest}
+  end
+end
 head = head or begin(thread, fresh)
 for at = packs, #ARGV, 2 do
   keep_pack(head, ARGV[at], ARGV[at + 1])
 end
-local field = 'r' .. ns .. '\0' .. id
-local old = call('HGET', DATA, field)
 if old then
   local at, key = row_of(old, id)
   local value = row_value(at, key, id, parent, rest)

@@ -13,6 +13,7 @@ from milepost.testing.suite.basis import Behaviours, cases_of, needs
 from milepost.testing.suite.bounded import Hooked, Merging, Policies
 from milepost.testing.suite.delta import DeltaHistory, DeltaUpkeep
 from milepost.testing.suite.failing import Damage, Faults
+from milepost.testing.suite.guard import HeadGuard
 from milepost.testing.suite.identity import BadInput, Configs, Deletion, Identity
 from milepost.testing.suite.leases import Driving, Leases
 from milepost.testing.suite.ledger import CallsContended, CallsFaults, CallsInDoubt, CallsOnce
@@ -53,6 +54,7 @@ __all__ = [
     "Faults",
     "Forks",
     "Generations",
+    "HeadGuard",
     "Hooked",
     "Identity",
     "InPlace",
@@ -90,6 +92,7 @@ class Everything(
     Deletion,
     Leases,
     Driving,
+    HeadGuard,
     Configs,
     BadInput,
     Once,

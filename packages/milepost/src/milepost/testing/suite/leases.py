@@ -11,7 +11,7 @@ from milepost.errors import Busy, InvalidConfig, LeaseLost, Unavailable
 from milepost.fences import NOBODY
 from milepost.store import CheckpointRow, Drop, Pack, Span, Store, WriteRow
 from milepost.testing.chain import Chain, at, checkpoint
-from milepost.testing.faults import Plan
+from milepost.testing.faults import Moment, Plan
 from milepost.testing.lab import Face, Lab
 from milepost.testing.suite.basis import Behaviours, needs
 from milepost.testing.suite.identity import HOSTILE
@@ -241,7 +241,7 @@ class Leases(Behaviours):
         assert thieves.pop().fence > leases[0].fence
 
     @pytest.mark.parametrize("moment", ["before", "after", "twice"])
-    async def test_a_reply_that_is_lost(self, lab: Lab, moment: str) -> None:
+    async def test_a_reply_that_is_lost(self, lab: Lab, moment: Moment) -> None:
         plan = Plan()
         face = lab.faulty(plan)
         await face.setup()
@@ -253,7 +253,7 @@ class Leases(Behaviours):
             lambda: store.renew("t", "two", 0, LONG),
             lambda: store.release("t", "two", "failed"),
         ):
-            plan.arm(moment)  # type: ignore[arg-type]  # pytest knows no literals
+            plan.arm(moment)
             if moment == "twice":
                 await call()
             else:

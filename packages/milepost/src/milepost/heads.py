@@ -1,0 +1,52 @@
+"""The head guard: which checkpoint must be the latest of a thread for a run to go on from its parent."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from contextvars import ContextVar
+from typing import Final
+
+from milepost.places import Place
+
+_STEPS: Final = ("input", "loop")
+"""Sources of the checkpoints that a run puts. Others are put on any checkpoint on purpose: updates, forks, and what is
+put by hand."""
+_MOST: Final = 1024
+
+_asked: ContextVar[tuple[object, Place] | None] = ContextVar("milepost_asked", default=None)
+
+
+class Heads:
+    """What the savers of one store know of heads that are not what a run goes on from."""
+
+    def __init__(self) -> None:
+        self._damaged: OrderedDict[tuple[str, str], list[str]] = OrderedDict()
+        self.renew()
+
+    def renew(self) -> None:
+        """In a forked process: who held the lock is not there."""
+        self._lock = threading.Lock()
+
+    def asked(self, place: Place) -> None:
+        """A checkpoint was read by its id: what this code, and what it starts, puts on it is a fork on purpose."""
+        _asked.set((self, place))
+
+    def passed_over(self, place: Place, id: str) -> None:
+        """The latest checkpoint of a thread is damaged, and its run goes on from one before it."""
+        with self._lock:
+            ids = self._damaged.setdefault((place.thread, place.ns), [])
+            if id not in ids:
+                ids.append(id)
+            while len(self._damaged) > _MOST:
+                self._damaged.popitem(last=False)
+
+    def wanted(self, place: Place, source: object) -> tuple[str, ...] | None:
+        """The ids one of which must be the thread's latest for a put on `place`; None when it is not guarded.
+
+        Guarded are the steps of runs in the root namespace: those of subgraphs are steps of a root run, too.
+        """
+        if place.ns or source not in _STEPS or _asked.get() == (self, place):
+            return None
+        own = () if place.id is None else (place.id,)
+        return (*own, *self._damaged.get((place.thread, place.ns), ()))
