@@ -28,6 +28,11 @@ def memory(kind: str) -> Entered:
     return _entered_async("memory:") if kind == "async" else _entered("memory:")
 
 
+def guarded(kind: str) -> Entered:
+    """The same with the head guard."""
+    return _entered_async("memory:?guard=head") if kind == "async" else _entered("memory:?guard=head")
+
+
 def files(kind: str) -> Entered:
     """A saver over a directory of its own, gone afterwards."""
     return _files_async() if kind == "async" else _files()

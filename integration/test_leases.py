@@ -21,11 +21,11 @@ import contending
 import milepost
 import pytest
 import subjects
-from driving import Durability, Flavour, Graph, graph_of, thread
+from driving import STEPWISE, Durability, Flavour, Graph, graph_of, thread
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import START
 from langgraph.types import Command, interrupt
-from milepost.errors import Busy, InvalidConfig, LeaseLost
+from milepost.errors import Busy, Conflict, InvalidConfig, LeaseLost
 from milepost.saver import Saver
 from milepost.testing import at, checkpoint, servers, servers_redis
 from stores import url_of
@@ -60,11 +60,37 @@ def _expected(runs: int) -> set[str]:
     return {f"{run}{part}" for run in range(runs) for part in ("", ".1", ".2")}
 
 
-def test_runs_that_meet_lose_each_others_work_without_a_lease(saver: Saver) -> None:
-    graph = _graph(saver, Barrier(RUNS))
-    with ThreadPoolExecutor(RUNS) as pool:
-        list(pool.map(lambda run: graph.invoke({"items": [str(run)]}, thread("t")), range(RUNS)))
-    assert len(graph.get_state(thread("t")).values["items"]) == 3
+def test_runs_that_meet_lose_each_others_work_without_a_lease(saver_url: str) -> None:
+    with milepost.connect(saver_url, guard="none") as saver:
+        graph = _graph(saver, Barrier(RUNS))
+        with ThreadPoolExecutor(RUNS) as pool:
+            list(pool.map(lambda run: graph.invoke({"items": [str(run)]}, thread("t")), range(RUNS)))
+        # Some may have seen the input of others, none what they did with it.
+        assert len(graph.get_state(thread("t")).values["items"]) < len(_expected(RUNS))
+
+
+@pytest.mark.parametrize("durability", STEPWISE)
+def test_with_the_guard_a_run_that_comes_in_between_is_refused(saver_url: str, durability: Durability) -> None:
+    with milepost.connect(saver_url, guard="head") as saver, ThreadPoolExecutor(1) as pool:
+        meeting = Barrier(2)
+        first = pool.submit(_graph(saver, meeting).invoke, {"items": ["0"]}, thread("t"), durability=durability)
+        while _step(saver) != 0:
+            time.sleep(0.01)
+        between = _graph(saver).invoke({"items": ["1"]}, thread("t"), durability=durability)
+        assert between["items"] == ["0", "1", "1.1", "1.2"]
+        head = saver.get_tuple(thread("t"))
+        assert head is not None
+        meeting.wait(30)
+        with pytest.raises(Conflict) as caught:
+            first.result()
+        assert caught.value.found == head.checkpoint["id"]
+        assert caught.value.expected not in (None, caught.value.found)
+        assert _graph(saver).get_state(thread("t")).values == between
+
+
+def _step(saver: Saver) -> int | None:
+    found = saver.get_tuple(thread("t"))
+    return found.metadata.get("step") if found else None
 
 
 async def test_with_leases_nothing_is_lost(saver: Saver, flavour: Flavour, durability: Durability) -> None:
