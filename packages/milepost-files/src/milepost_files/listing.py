@@ -242,14 +242,14 @@ def threads(root: Root, after: tuple[str, ...] | None, limit: int) -> ThreadPage
     for name, log in _logs(root, after[0] if after else "", _warn):
         if len(rows) >= limit:
             return ThreadPage(tuple(rows), (previous,))
-        row = _planned(log, functools.partial(_thread, log))
+        row = _planned(log, functools.partial(_thread, log, root.settings.clock()))
         if row is not None:
             rows.append(row)
         previous = name
     return ThreadPage(tuple(rows), None)
 
 
-def _thread(log: Log, index: Index) -> ThreadRow | None:
+def _thread(log: Log, now: float, index: Index) -> ThreadRow | None:
     heads = {ns: head for ns, namespace in index.namespaces.items() if (head := namespace.head()) is not None}
     if not heads:
         return None
@@ -259,7 +259,17 @@ def _thread(log: Log, index: Index) -> ThreadRow | None:
         write.channel == INTERRUPT for ns, row in heads.items() for write in index.writes(ns, row.id).values()
     )
     return ThreadRow(
-        log.thread, head.id, len(heads), checkpoints, writes, log.size(), index.created, index.updated, waiting
+        thread=log.thread,
+        head=head.id,
+        namespaces=len(heads),
+        checkpoints=checkpoints,
+        writes=writes,
+        bytes=log.size(),
+        created_at=index.created,
+        updated_at=index.updated,
+        waiting=waiting,
+        lease=index.lease,
+        leased=index.lease.alive(now),
     )
 
 

@@ -207,10 +207,7 @@ class PostgresStore:
     async def threads(self, after: tuple[str, ...] | None, limit: int) -> ThreadPage:
         parameters: Parameters = {"after": wire.int8(int(after[0]) if after else 0), "limit": wire.int8(limit)}
         rows = await self._answer("list threads", self._queries["threads"].step(parameters))
-        found = tuple(
-            ThreadRow(id, head or "", spaces, checkpoints, writes, size, created, updated, waiting)
-            for _, id, head, spaces, checkpoints, writes, size, created, updated, waiting in rows
-        )
+        found = tuple(map(_thread_row, rows))
         return ThreadPage(found, (str(rows[-1][0]),) if len(rows) >= limit else None)
 
     async def chart(self, thread: str) -> Chart | None:
@@ -463,6 +460,13 @@ class _Given:
             for row, nr in zip(self._rows, self._sent, strict=True)
             for kept in (self.kept[nr - 1],)
         )
+
+
+def _thread_row(row: tuple[Any, ...]) -> ThreadRow:
+    _, id, head, spaces, checkpoints, writes, size, created, updated, waiting, *lease, leased = row
+    return ThreadRow(
+        id, head or "", spaces, checkpoints, writes, size, created, updated, waiting, Lease(*lease), leased
+    )
 
 
 def _write_columns(rows: Sequence[WriteRow]) -> Parameters:

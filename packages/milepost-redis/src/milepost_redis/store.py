@@ -271,7 +271,7 @@ class RedisStore:
 
     async def threads(self, after: tuple[str, ...] | None, limit: int) -> ThreadPage:
         names = await self._lister.names(after[0] if after else None, min(limit, _BATCH))
-        calls = [self._read_call("heads", name, b"", b"%d" % _BATCH) for name in names]
+        calls = [self._heads_call(name, b"") for name in names]
         replies = await self._steps("list threads", *calls) if calls else []
         rows = [row for name, reply in zip(names, replies, strict=True) if (row := await self._summary(name, reply))]
         return ThreadPage(tuple(rows), (names[-1],) if len(names) >= limit else None)
@@ -283,9 +283,9 @@ class RedisStore:
             # What is left of it cannot be told; that it is there can.
             return ThreadRow(thread, "", 0, 0, 0, 0, 0.0, 0.0, waiting=False)
         self._status(thread, reply)
-        head, heads = wire.head(reply[1]), list(reply[2])
+        head, heads, lease, leased = wire.head(reply[1]), list(reply[2]), wire.lease(reply[3]), bool(reply[4])
         while len(reply[2]) == _BATCH:
-            call = self._read_call("heads", thread, reply[2][-1][0] + wire.NUL, b"%d" % _BATCH)
+            call = self._heads_call(thread, reply[2][-1][0] + wire.NUL)
             reply = (await self._steps("list threads", call))[0]
             if reply[0] != b"ok":
                 break
@@ -302,7 +302,13 @@ class RedisStore:
             created_at=head.created,
             updated_at=head.updated,
             waiting=any(waits for _, _, waits in heads),
+            lease=lease,
+            leased=leased,
         )
+
+    def _heads_call(self, thread: str, below: bytes) -> Call:
+        tag = self._layout.tag(thread)
+        return Call(scripts()["heads"], (tag.data, tag.order, tag.tomb, tag.lease), (below, b"%d" % _BATCH))
 
     async def chart(self, thread: str) -> Chart | None:
         for _ in range(_TRIES):

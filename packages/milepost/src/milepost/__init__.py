@@ -19,6 +19,7 @@ from milepost.errors import (
     UnsettledCalls,
 )
 from milepost.graphs import exclusive
+from milepost.recovery import arecover, recover
 from milepost.retention import Retention
 from milepost.saver import Saver
 from milepost.schema import Schema
@@ -42,6 +43,8 @@ __all__ = [
     "Unavailable",
     "Unserializable",
     "UnsettledCalls",
+    "arecover",
     "connect",
     "exclusive",
+    "recover",
 ]

@@ -165,7 +165,7 @@ class ThreadLease:
     ) -> None:
         if self._inner:
             return
-        self._leave()
+        self._leave(error)
         self._stop.set()
         if isinstance(self._heart, threading.Thread):
             self._heart.join()
@@ -182,7 +182,7 @@ class ThreadLease:
     ) -> None:
         if self._inner:
             return
-        self._leave()
+        self._leave(error)
         if isinstance(self._heart, asyncio.Task):
             self._heart.cancel()
             await asyncio.wait((self._heart,))
@@ -202,6 +202,16 @@ class ThreadLease:
     def tries(self) -> int:
         """How many owners in a row crashed or failed before this one."""
         return self._taken().lease.tries
+
+    @property
+    def last_error(self) -> str:
+        """What the last of them said, if he said anything."""
+        return self._taken().lease.error
+
+    @property
+    def failure(self) -> str:
+        """What `fail` was told, as it is kept."""
+        return self._failure or ""
 
     @property
     def lost(self) -> bool:
@@ -306,7 +316,9 @@ class ThreadLease:
         hashed = thread_hash(self.thread_id)
         self._observers.emit(Event("lease", self._observers.backend, hashed, "error", error=type(error).__name__))
 
-    def _leave(self) -> None:
+    def _leave(self, error: BaseException | None) -> None:
+        if self._failure is None and isinstance(error, KeyboardInterrupt | SystemExit):
+            self.fail(error)  # this process is told to end, and nobody is told that its work is not done
         held = self._taken()
         held.active = False
         _leases.set(tuple(each for each in _leases.get() if each is not held))

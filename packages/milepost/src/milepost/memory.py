@@ -366,7 +366,8 @@ class MemoryStore(MemoryCalls):
         def step() -> ThreadPage:
             threads = self._data.threads
             names = sorted(name for name in threads if threads[name].rows and (after is None or name > after[0]))
-            rows = tuple(_thread_row(name, threads[name]) for name in names[:limit])
+            now, leases = self._data.clock(), self._data.leases
+            rows = tuple(_thread_row(name, threads[name], leases.get(name, NOBODY), now) for name in names[:limit])
             return ThreadPage(rows, (names[limit - 1],) if len(names) > limit else None)
 
         return await self._step(step)
@@ -564,7 +565,7 @@ def _matching(place: _Thread, query: Query) -> Iterator[CheckpointRow]:
             yield row
 
 
-def _thread_row(name: str, place: _Thread) -> ThreadRow:
+def _thread_row(name: str, place: _Thread, lease: Lease, now: float) -> ThreadRow:
     head = place.head("" if "" in place.order else max(place.order, default=""))
     asked = any(
         write.channel == "__interrupt__"
@@ -582,4 +583,6 @@ def _thread_row(name: str, place: _Thread) -> ThreadRow:
         created_at=place.created,
         updated_at=place.updated,
         waiting=asked,
+        lease=lease,
+        leased=lease.alive(now),
     )

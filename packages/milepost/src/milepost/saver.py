@@ -8,7 +8,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, get_args
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -43,7 +43,7 @@ from milepost.places import (
     place_of,
 )
 from milepost.schema import Schema, Schemas
-from milepost.store import Backend, Query, Stats, ThreadRow
+from milepost.store import Backend, Query, Stats, Status, ThreadRow
 
 SaverT = TypeVar("SaverT", bound="Saver")
 
@@ -258,22 +258,30 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
         """`get_delta_channel_history`, async."""
         return await self._ops.history(self._async(), place_of(config), channels)
 
-    def threads(self) -> Iterator[ThreadRow]:
-        """All threads, in an order of the store's own, without reading any channel data."""
+    def threads(self, *, status: Status | None = None) -> Iterator[ThreadRow]:
+        """All threads, or those of this `milepost.store.ThreadRow.status`, in an order of the store's own, without
+        reading any channel data."""
+        return self._threads(_status(status))
+
+    def _threads(self, status: Status | None) -> Iterator[ThreadRow]:
         after: tuple[str, ...] | None = None
         while True:
             page = run(self._ops.threads(self._blocking(), after))
-            yield from page.rows
+            yield from (row for row in page.rows if status in (None, row.status))
             if (after := page.cursor) is None:
                 return
 
-    async def athreads(self) -> AsyncIterator[ThreadRow]:
+    def athreads(self, *, status: Status | None = None) -> AsyncIterator[ThreadRow]:
         """`threads`, async."""
+        return self._athreads(_status(status))
+
+    async def _athreads(self, status: Status | None) -> AsyncIterator[ThreadRow]:
         after: tuple[str, ...] | None = None
         while True:
             page = await self._ops.threads(self._async(), after)
             for row in page.rows:
-                yield row
+                if status in (None, row.status):
+                    yield row
             if (after := page.cursor) is None:
                 return
 
@@ -523,6 +531,16 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
     def _schema(self, ns: str) -> Schema | None:
         schemas = self._shared.schemas
         return None if schemas is None else schemas.of(ns)
+
+
+def _status(status: Status | None) -> Status | None:
+    if status is not None and status not in get_args(Status):
+        raise InvalidConfig(
+            f"status is {status!r}: it must be one of {', '.join(map(repr, get_args(Status)))}",
+            what="status",
+            value=repr(status),
+        )
+    return status
 
 
 def _passes(codec: Codec, wanted: Mapping[str, Any], header: bytes) -> bool:

@@ -18,10 +18,10 @@ from __future__ import annotations
 import bisect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from milepost.callstore import CallRow
-from milepost.fences import Lease
+from milepost.fences import NOBODY, Lease
 
 MAX_ID = 4096
 """Longest thread id, namespace, checkpoint id, task id or task path, in characters. Longer ones are refused."""
@@ -146,6 +146,9 @@ class Query:
     """The exact rule, on the header. A store that evaluates it in this process may leave out rows it refuses."""
 
 
+Status = Literal["running", "waiting", "abandoned", "idle"]
+
+
 class ThreadRow(NamedTuple):
     """One thread, without any channel data."""
 
@@ -161,6 +164,24 @@ class ThreadRow(NamedTuple):
     updated_at: float
     waiting: bool
     """A head has a pending write to ``__interrupt__``: somebody is asked something."""
+    lease: Lease = NOBODY
+    leased: bool = False
+    """Whether somebody holds the lease, by the store's clock."""
+
+    @property
+    def status(self) -> Status:
+        """What goes on: "running" (its lease is held), "waiting" (for an answer to an interrupt), "abandoned" (its last
+        owner crashed or failed), else "idle"."""
+        if self.leased:
+            return "running"
+        if self.waiting:
+            return "waiting"
+        return "abandoned" if self.tries else "idle"
+
+    @property
+    def tries(self) -> int:
+        """How many owners of its lease in a row crashed or failed."""
+        return self.lease.tries + (bool(self.lease.owner) and not self.leased)
 
 
 class ThreadPage(NamedTuple):

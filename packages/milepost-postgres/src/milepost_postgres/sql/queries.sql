@@ -429,9 +429,9 @@ SELECT
             WHERE later.thread = c.thread AND left(later.ns, 200) = left(c.ns, 200) AND later.ns = c.ns
                 AND coalesce(later.sort_key, later.id) > {key}
         )
-    )
+    ), t.owner, t.fence, t.since, t.expires, t.tries::int8, t.error, t.owner <> '' AND {now} < t.expires
 FROM (
-    SELECT key, id, created_at FROM {thread} t
+    SELECT key, id, created_at, owner, fence, since, expires, tries, error FROM {thread} t
     WHERE key > %(after)s::int8 AND (
         EXISTS (SELECT FROM {checkpoint} WHERE thread = t.key) OR EXISTS (SELECT FROM {write} WHERE thread = t.key)
     )

@@ -1,5 +1,6 @@
--- The head line of a thread, and of its namespaces the latest checkpoint and whether somebody is asked there.
--- uses: _thread
+-- The head line of a thread, of its namespaces the latest checkpoint and whether somebody is asked there, its lease,
+-- and whether that is held.
+-- uses: _thread _lease
 -- ARGV: the namespace below which to begin, with a NUL, or '', how many namespaces
 
 local head, trouble = open()
@@ -27,4 +28,5 @@ while #heads < tonumber(ARGV[2]) do
   heads[#heads + 1] = {ns, id, waits}
   upper = '(n' .. ns .. '\0'
 end
-return {'ok', call('HGET', DATA, 'm'), heads}
+local held = lease()
+return {'ok', call('HGET', DATA, 'm'), heads, held, held[1] ~= '' and clock() < tonumber(held[4]) and 1 or 0}

@@ -201,10 +201,10 @@ class Face:
             return self.saver.maintain(policy, **options)
         return await self.saver.amaintain(policy, **options)
 
-    async def threads(self) -> tuple[ThreadRow, ...]:
+    async def threads(self, **options: Any) -> tuple[ThreadRow, ...]:
         if self._blocking:
-            return tuple(self.saver.threads())
-        return tuple([row async for row in self.saver.athreads()])
+            return tuple(self.saver.threads(**options))
+        return tuple([row async for row in self.saver.athreads(**options)])
 
     async def stats(self, thread: str | None = None) -> Stats:
         return self.saver.stats(thread) if self._blocking else await self.saver.astats(thread)

@@ -15,7 +15,7 @@ from milepost.testing.suite.delta import DeltaHistory, DeltaUpkeep
 from milepost.testing.suite.failing import Damage, Faults
 from milepost.testing.suite.guard import HeadGuard
 from milepost.testing.suite.identity import BadInput, Configs, Deletion, Identity
-from milepost.testing.suite.leases import Driving, Leases
+from milepost.testing.suite.leases import Driving, Leases, Statuses
 from milepost.testing.suite.ledger import CallsContended, CallsFaults, CallsInDoubt, CallsOnce
 from milepost.testing.suite.ledger_threads import CallsBarrier, CallsKeys, CallsOfThreads, CallsOrphans
 from milepost.testing.suite.migration import Migration
@@ -75,6 +75,7 @@ __all__ = [
     "Runs",
     "Serializers",
     "Sharing",
+    "Statuses",
     "Values",
     "Writes",
     "cases_of",
@@ -93,6 +94,7 @@ class Everything(
     Leases,
     Driving,
     HeadGuard,
+    Statuses,
     Configs,
     BadInput,
     Once,

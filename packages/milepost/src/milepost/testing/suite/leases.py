@@ -225,7 +225,7 @@ class Leases(Behaviours):
         await store.renew("t", "one", held.fence, LONG)
         [later] = await lab.saver.threads()
         assert later.updated_at == row.updated_at, "a heartbeat is no use of the thread"
-        assert later._replace(bytes=row.bytes) == row
+        assert later._replace(bytes=row.bytes, lease=row.lease) == row
 
     async def test_many_want_it_and_one_gets_it(self, lab: Lab) -> None:
         stores = [await store_of(lab.open()) for _ in range(3)]
@@ -505,3 +505,52 @@ class Driving(Behaviours):
         assert caught.value.what == next(iter(wrong))
         with pytest.raises(InvalidConfig):
             lab.saver.saver.lease("")
+
+
+class Statuses(Behaviours):
+    """What goes on in a thread, as listings tell it."""
+
+    async def test_what_goes_on(self, lab: Lab) -> None:
+        for name in ("idle", "waits", "runs", "runs and waits", "crashed", "crashed and waits", "failed", "well again"):
+            chain = Chain(lab.saver, name)
+            await chain.put({"x": 1})
+            if name.endswith("waits"):
+                await chain.writes(("__interrupt__", "well?"))
+        store = await store_of(lab.saver)
+        for name in ("crashed", "crashed and waits", "well again"):
+            await store.acquire(name, "crashes", OVER)
+        await store.acquire("failed", "fails", LONG)
+        await store.release("failed", "fails", "ValueError: no")
+        first, second = lab.open().lease("well again"), lab.open().lease("runs and waits")
+        async with first, second, lab.saver.lease("runs", owner="me") as lease:
+            rows = {row.thread: row for row in await lab.saver.threads()}
+        assert {name: row.status for name, row in rows.items()} == {
+            "idle": "idle",
+            "waits": "waiting",
+            "runs": "running",
+            "runs and waits": "running",
+            "crashed": "abandoned",
+            "crashed and waits": "waiting",
+            "failed": "abandoned",
+            "well again": "running",
+        }
+        assert rows["runs"].lease.owner == lease.owner
+        assert (rows["crashed"].tries, rows["failed"].tries, rows["runs"].tries) == (1, 1, 0)
+        assert rows["failed"].lease.error == "ValueError: no"
+        for status, names in {
+            "idle": {"idle", "runs", "well again"},
+            "waiting": {"waits", "runs and waits", "crashed and waits"},
+            "running": set[str](),
+            "abandoned": {"crashed", "failed"},
+        }.items():
+            assert {row.thread for row in await lab.saver.threads(status=status)} == names
+        with pytest.raises(InvalidConfig):
+            await lab.saver.threads(status="dead")
+
+    async def test_a_process_that_is_told_to_end_leaves_work(self, lab: Lab) -> None:
+        await Chain(lab.saver).put({"x": 1})
+        with pytest.raises(SystemExit):
+            async with lab.saver.lease("thread"):
+                raise SystemExit
+        [row] = await lab.saver.threads(status="abandoned")
+        assert row.lease.error.startswith("SystemExit")
