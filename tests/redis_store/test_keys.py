@@ -10,8 +10,10 @@ import pytest
 import redis
 from milepost.errors import Corrupt, FormatTooNew, ThreadDeleted
 from milepost.flavour import run
+from milepost.ledger import CallRequest, Ledger, Run
 from milepost.store import Drop, Query, Store
 from milepost.testing import at, checkpoint
+from milepost_redis.wire import Tag
 from redis_store.kit import Place, chain, head, name, put, row, write
 
 DAY = 24 * 3600 * 1000
@@ -242,3 +244,27 @@ def _copy(store: Store) -> None:
         after = batch.cursor
         if after is None:
             return
+
+
+def test_records_outlive_an_expired_thread_until_it_is_swept(place: Place, client: redis.Redis) -> None:
+    with place.saver(ttl="1d") as saver:
+        ledger = Ledger(saver, lease="1h")
+        for thread in ("settled", "unsettled"):
+            saver.put(at(thread), checkpoint("0001", {"n": 1}), {}, {"n": 1})
+            ledger.once("key", str, 1, thread_id=thread)
+        request = CallRequest(tool="t", thread="unsettled", message="m", call="c")
+        assert isinstance(ledger.enter(request), Run)
+        for thread in ("settled", "unsettled"):
+            tag = Tag(place.prefix, thread)
+            assert [client.pexpiretime(key.decode()) > 0 for key in (tag.data, tag.calls, tag.starts)] == [
+                True,
+                False,
+                False,
+            ]
+            client.delete(tag.data, tag.order)  # as when its time is over
+            assert ledger.calls(thread)[0].state == "succeeded"
+        # A new thread looks at some others, of so few at all of them.
+        saver.put(at("new"), checkpoint("0001", {"n": 1}), {}, {"n": 1})
+        assert ledger.calls("settled") == []
+        assert [record.state for record in ledger.calls("unsettled")] == ["succeeded", "started"]
+        assert [record.thread for record in ledger.pending()] == ["unsettled"]
