@@ -39,15 +39,16 @@ class Bank:
         self.opened: list[Sql] = []
         self.base = place.base
         self.table = f"{place.schema}.payment"
-        sql.execute(f"CREATE TABLE {self.table} (amount int)")
+        sql.execute(f"CREATE TABLE {self.table} (amount int)".encode())
 
     def ledger(self, **options: Any) -> Ledger:
         tools = {"pay": transactional(max_duration=0)}
-        return Ledger(self.saver, **{"tools": tools, "lease": "1h", "wait_timeout": 0, "skew": 0, **options})
+        given: dict[str, Any] = {"tools": tools, "lease": "1h", "wait_timeout": 0, "skew": 0, **options}
+        return Ledger(self.saver, **given)
 
     def pay(self, *, settles: bool = True, fails: bool = False, ends: bool = True) -> str:
         connection = self.connect()
-        connection.execute(f"INSERT INTO {self.table} VALUES (5)")
+        connection.execute(f"INSERT INTO {self.table} VALUES (5)".encode())
         if settles:
             current_call().settle_with(connection, {"paid": 5})
         if fails:
@@ -62,7 +63,7 @@ class Bank:
         return self.opened[-1]
 
     def count(self) -> int:
-        return len(self.sql.execute(f"SELECT FROM {self.table}").fetchall())
+        return len(self.sql.execute(f"SELECT FROM {self.table}".encode()).fetchall())
 
 
 @pytest.fixture
@@ -100,7 +101,7 @@ async def test_async(bank: Bank) -> None:
 
     async def pay() -> str:
         async with await psycopg.AsyncConnection.connect(bank.base) as connection:
-            await connection.execute(f"INSERT INTO {bank.table} VALUES (5)")
+            await connection.execute(f"INSERT INTO {bank.table} VALUES (5)".encode())
             await current_call().asettle_with(connection, "recorded")
         return "paid"
 
@@ -114,7 +115,7 @@ def test_what_was_not_committed_did_not_happen(bank: Bank) -> None:
     entry = bank.ledger(lease=0).enter(REQUEST)
     assert isinstance(entry, Run)
     slow = bank.connect()
-    slow.execute(f"INSERT INTO {bank.table} VALUES (5)")
+    slow.execute(f"INSERT INTO {bank.table} VALUES (5)".encode())
     ledger = bank.ledger()
     assert ledger.perform(REQUEST, bank.pay).result == "paid"
     with pytest.raises(CallSuperseded):
@@ -127,7 +128,7 @@ def test_a_commit_that_is_faster_than_who_takes_over(bank: Bank) -> None:
     entry = bank.ledger(lease=0).enter(REQUEST)
     assert isinstance(entry, Run)
     with psycopg.connect(bank.base) as slow:
-        slow.execute(f"INSERT INTO {bank.table} VALUES (5)")
+        slow.execute(f"INSERT INTO {bank.table} VALUES (5)".encode())
         entry.call.settle_with(slow, "slow")
     assert bank.ledger().perform(REQUEST, bank.pay).result == "slow"
     assert bank.count() == 1

@@ -131,7 +131,7 @@ class Calls:
                     rows = [row(owner_of(name), *one) for one in reply[1]]
                     for held in sorted(rows, key=lambda held: (held.started, held.key)):
                         if len(found) == limit:
-                            return CallPage(tuple(found), cursor, now)
+                            return CallPage(tuple(found), cursor, _TIME.unpack(reply[0])[0])
                         found.append(held)
                         cursor = (name, repr(held.started), held.key)
                     if not reply[2]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from milepost.callstore import CallAnswer, CallChange, CallQuery, CallStore, Joins
+from milepost.callstore import CallAnswer, CallChange, CallQuery, CallRow, CallStore, Joins
 from milepost.codec.calls import (
     call_key,
     fingerprint,
@@ -157,6 +157,7 @@ class Core(Arrival):
                 return None
             outcome = self._uncommitted(call, outcome)
         change = self._ending(call, outcome)
+        row: CallRow | None = None
         for _ in range(_TRIES):
             answer = await self._stored(store, call, change)
             row = answer.row

@@ -190,16 +190,16 @@ class LedgerMachine(RuleBasedStateMachine):
             if tool == "asks":
                 return CallInDoubt
             if tool == "reconciled":
-                self._reconcile(life, name)
-                return life.result if life.state == "succeeded" else self._begun(life, 1, live=live)
+                return life.result if self._reconcile(life, name) else self._begun(life, 1, live=live)
             return self._begun(life, 1, live=live)
         return self._begun(life, int(life.state == "failed"), live=live)
 
-    def _reconcile(self, life: Life, name: str) -> None:
+    def _reconcile(self, life: Life, name: str) -> bool:
         key = self._keys()[name]
         took_place = self._worlds["reconciled"].effects[key] > 0
         life.state, life.holder = ("succeeded" if took_place else "failed"), None
         life.result = "reconciled" if took_place else None
+        return took_place
 
     def _keys(self) -> dict[str, str]:
         records = self._do_records()

@@ -30,7 +30,8 @@ class Worker:
 
     def __init__(self, lab: Lab, face: Face | None = None, **options: Any) -> None:
         self.face = face or lab.saver
-        self.ledger = Ledger(self.face.saver, **{"lease": "1h", "wait_timeout": 0, "skew": 0, **options})
+        given: dict[str, Any] = {"lease": "1h", "wait_timeout": 0, "skew": 0, **options}
+        self.ledger = Ledger(self.face.saver, **given)
         self._blocking = lab.flavour == "blocking"
         self.performed: list[tuple[str, int]] = []
         """(downstream key, attempt) of each execution by `do`."""
@@ -113,7 +114,8 @@ class Worker:
 def wants(tool: str = "charge", message: str | None = "m1", call: str | None = "c1", **more: Any) -> CallRequest:
     """A request of thread "thread"."""
     arguments: Mapping[str, Any] = more.pop("arguments", {"amount": 5})
-    return CallRequest(tool=tool, message=message, call=call, **{"thread": "thread", "arguments": arguments, **more})
+    given: dict[str, Any] = {"thread": "thread", "arguments": arguments, **more}
+    return CallRequest(tool=tool, message=message, call=call, **given)
 
 
 def quick(make: Callable[..., ToolPolicy], **options: Any) -> ToolPolicy:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -386,10 +384,10 @@ class CallsContended(Behaviours):
     @needs("ledger")
     async def test_a_thread_that_is_anothers(self, lab: Lab) -> None:
         first, second = Worker(lab), Worker(lab, lab.open())
-        async with _lease(lab, first) as lease:
+        async with first.face.lease("thread") as lease:
             call = await first.run(wants())
             assert call.fence == lease.fence
-            async with _lease(lab, second, steal=True):
+            async with second.face.lease("thread", steal=True):
                 with pytest.raises(CallSuperseded):
                     await first.check(call)
                 call.over = False
@@ -440,18 +438,6 @@ class CallsContended(Behaviours):
             with pytest.raises(PayloadMismatch):
                 await worker.do(other)
         assert len(worker.performed) == 1
-
-
-@asynccontextmanager
-async def _lease(lab: Lab, worker: Worker, **options: Any) -> AsyncIterator[Any]:
-    """The lease of the thread, in the lab's flavour."""
-    lease = worker.face.saver.lease("thread", **options)
-    if lab.flavour == "blocking":
-        with lease:
-            yield lease
-    else:
-        async with lease:
-            yield lease
 
 
 class CallsFaults(Behaviours):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +10,6 @@ from milepost.callstore import CallQuery
 from milepost.errors import ThreadDeleted, UnsettledCalls
 from milepost.ledger import (
     BarrierTimeout,
-    CallRequest,
     Failed,
     InDoubt,
     LedgerError,
@@ -73,7 +72,7 @@ class CallsOrphans(Behaviours):
             await worker.do(new)
         assert paused.value.payload["choices"] == ["adopt", "run"]
         answers = {"adopt": applied(), "run": not_applied()}
-        again = CallRequest(**{**_fields(new), "answer": answers["run"]})
+        again = replace(new, answer=answers["run"])
         assert await worker.do(again, "second") == "second"
         third = wants(message="m3", call="c3", human="h1", branch=frozenset({("m2", "c2")}), answer=answers["adopt"])
         assert await worker.do(third) == "paid"
@@ -353,7 +352,3 @@ class CallsBarrier(Behaviours):
         call = await warning.run(wants(call="c2", checkpoints=(("", "0001"),)))
         await warning.settle(call, InDoubt("?"))
         await lab.saver.put(at("thread", "", "0001"), checkpoint("0004", {"n": 2}))
-
-
-def _fields(request: CallRequest) -> dict[str, Any]:
-    return {name: getattr(request, name) for name in CallRequest.__dataclass_fields__}
