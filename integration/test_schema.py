@@ -81,7 +81,7 @@ def _release_1(saver: Saver, order: type) -> Graph:
     builder = graph_of(First)
     builder.add_node("take", lambda _: {"order": order(7, "lamp"), "note": "n", "log": ["taken"]})
 
-    def ask(state: First) -> First:
+    def ask(state: dict[str, Any]) -> dict[str, Any]:
         return {"log": [f"answer {interrupt(state['order'].item)}"]}
 
     builder.add_node("ask", ask)
@@ -106,7 +106,7 @@ def _release_3(saver: Saver, ran: list[str]) -> Graph:
     builder = graph_of(Third)
     builder.add_node("take", notes("take"))
 
-    def approve(state: Third) -> Third:
+    def approve(state: dict[str, Any]) -> dict[str, Any]:
         answer = interrupt(f"{state['purchase'].item}?")
         ran.append("approve")
         return {"log": [f"{answer} {state['purchase'].number} {state['tags']}"]}
@@ -144,3 +144,36 @@ async def test_a_thread_waits_under_release_1_and_goes_on_under_release_3(
         assert ran == ["approve", "ship"]
         assert done["log"] == ["IN", "TAKEN", "yes 7 ['migrated']", "STOCKED", "shipped"]
         assert (await flavour.state(graph, ONE)).next == ()
+
+
+class Inner(TypedDict, total=False):
+    log: Annotated[list[str], operator.add]
+    steps: Annotated[list[str], operator.add]
+
+
+def _nesting(saver: Saver, name: str) -> Graph:
+    child = graph_of(Inner)
+    child.add_node("first", lambda _: {"steps": ["first"]})
+    child.add_node("ask", lambda state: {"log": [f"{state['steps']} {interrupt('?')}"], "steps": ["asked"]})
+    child.add_node("second", lambda state: {"log": [f"{state['steps']} {interrupt('again?')}"]})
+    child.add_edge(START, "first")
+    child.add_edge("first", "ask")
+    child.add_edge("ask", "second")
+    builder = graph_of(First)
+    builder.add_node(name, child.compile())
+    builder.add_edge(START, name)
+    return builder.compile(checkpointer=saver)
+
+
+async def test_a_subgraph_in_a_renamed_node_goes_on(saver_url: str, flavour: Flavour) -> None:
+    renamed = milepost.Schema(
+        First, version=2, name="shop", upgrades=[ms.Step(1, 2, ms.rename_node("old", "new"))], drift="refuse"
+    )
+    async with milepost.connect(saver_url, schema=milepost.Schema(First, version=1, name="shop")) as first:
+        await flavour.invoke(_nesting(first, "old"), {"log": ["in"]}, ONE)
+        # Each turn by a saver that knows nothing of the one before.
+        for answer in ("yes", "no"):
+            graph = _nesting(Saver(first.backend, schema=renamed), "new")
+            assert (await flavour.state(graph, ONE)).next == ("new",)
+            done = await flavour.invoke(graph, Command(resume=answer), ONE)
+        assert done["log"] == ["in", "in", "['first'] yes", "['first', 'asked'] no"]

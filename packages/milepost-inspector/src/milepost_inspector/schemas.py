@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -173,7 +173,7 @@ def _show(refused: list[Migrated]) -> None:
 
 
 @contextmanager
-def _opened(options: argparse.Namespace) -> Iterator[Saver]:
+def _opened(options: argparse.Namespace) -> Generator[Saver]:
     given: Any = targets.saver_or_schemas(options.schema) if options.schema else None
     if isinstance(given, Saver):
         if options.url is None:

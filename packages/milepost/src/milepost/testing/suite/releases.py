@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
@@ -54,7 +54,7 @@ class Moved:
 
 
 @contextmanager
-def _class_for_now(name: str) -> Iterator[type]:
+def _class_for_now(name: str) -> Generator[type]:
     """A class whose module is gone afterwards."""
     made = dataclasses.make_dataclass(name, ["name"])
     made.__module__ = "milepost_gone"
@@ -155,7 +155,7 @@ class Releases(Behaviours):
         assert inner["channel_versions"] == {"c": 3, "b": 2, "new": 3, "__start__": 1}
         assert inner["versions_seen"] == {"n": {"c": 2}, "__interrupt__": {"b": 2, "new": 3}}
         assert inner["updated_channels"] == ["c"]
-        assert found.metadata["counters_since_delta_snapshot"] == {}
+        assert found.metadata.get("counters_since_delta_snapshot") == {}
         # A task whose only output is dropped has finished all the same.
         assert found.pending_writes == [
             ("1", "c", 7),
