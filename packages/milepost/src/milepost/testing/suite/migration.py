@@ -44,6 +44,10 @@ async def _scene(lab: Lab, thread: str = "t", **options: Any) -> Chain:
     return chain
 
 
+def _shouted(count: int) -> list[str]:
+    return [line.upper() for line in LINES[:count]]
+
+
 def _same(found: list[CheckpointTuple], before: list[CheckpointTuple]) -> None:
     assert len(found) == len(before)
     for one, other in zip(found, before, strict=True):
@@ -240,6 +244,41 @@ class Migration(Behaviours):
         assert last.writes["elsewhere", "0003"] == last.writes["", "0003"]
         stats = await chain.saver.stats("t")
         assert (stats.checkpoints, stats.writes) == (4, 2)
+
+    async def test_the_application_runs_meanwhile(self, lab: Lab) -> None:
+        chain = await _scene(lab)
+        runner, migrator = lab.open(schema=SECOND), lab.open(schema=SECOND)
+
+        async def run() -> None:
+            for number in range(4, 24):
+                found = await runner.got(at("t"))
+                values = {**found.checkpoint["channel_values"], "c": number}
+                put: Any = {**found.checkpoint, "id": f"{number:04}", "channel_values": values}
+                put["channel_versions"] = {**put["channel_versions"], "c": f"{number:040}"}
+                await runner.put(found.config, put, found.metadata, {"c": f"{number:040}"})
+                await runner.put_writes(at("t", id=f"{number:04}"), [("c", number)], "task")
+
+        async def migrate() -> None:
+            for _ in range(4):
+                await migrated(migrator, history=True)
+
+        await lab.together(run, migrate)
+        await migrated(migrator, history=True)
+        for reader in (lab.open(schema=SECOND), lab.open(schema=ALONE)):
+            found = await reader.list(at("t"))
+            assert [one.checkpoint["id"] for one in found] == [f"{number:04}" for number in range(23, 0, -1)]
+            assert [one.checkpoint["channel_values"]["c"] for one in found] == list(range(23, 0, -1))
+            assert {tuple(one.checkpoint["channel_values"]["b"]) for one in found[:21]} == {tuple(_shouted(9))}
+            assert [one.pending_writes for one in found[:20]] == [
+                [("task", "c", number)] for number in range(23, 3, -1)
+            ]
+            assert [write[1:] for write in found[20].pending_writes or ()] == [
+                ("__interrupt__", ["?"]),
+                ("c", 9),
+                ("__no_writes__", None),
+                ("b", _shouted(1)),
+            ]
+        assert chain.head == "0003"
 
     async def test_rewriting_all_there_is_loses_nothing(self, lab: Lab) -> None:
         chain = Chain(lab.open(), "t")
