@@ -9,7 +9,8 @@ from milepost.fences import Lease, lease_lost
 from milepost_files import frames
 from milepost_files.frames import Record
 from milepost_files.index import Index
-from milepost_files.log import Change
+from milepost_files.log import Change, Log
+from milepost_files.reading import reading
 from milepost_files.rewrite import FrameDraft, Read
 
 
@@ -25,6 +26,12 @@ class ChangeLease(Change):
         del read
         self.answer = self._rule(index.lease, now)
         return None if self.answer == index.lease else ([lease_record(self.answer)], [])
+
+
+def holder(log: Log) -> Lease | None:
+    """The verb `holder`."""
+    lease = reading(log, lambda index: index.lease, lambda _, found: found)
+    return lease if lease is not None and lease.alive(log.now()) else None
 
 
 def lease_record(lease: Lease) -> Record:

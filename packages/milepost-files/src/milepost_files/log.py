@@ -324,6 +324,10 @@ class Log:
                 return None
         return self._restless()
 
+    def now(self) -> float:
+        """The time, by the clock of the store."""
+        return self._settings.clock()
+
     def _start_over(self, held: Handle, change: Change) -> bool:
         now = self._settings.clock()
         with self.mutex:

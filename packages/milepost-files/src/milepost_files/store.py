@@ -41,7 +41,7 @@ from milepost_files.changes import (
 from milepost_files.driver import Commit
 from milepost_files.export import export
 from milepost_files.index import Index, PackPlace, Row
-from milepost_files.leases import ChangeLease
+from milepost_files.leases import ChangeLease, holder
 from milepost_files.log import Change
 from milepost_files.reading import Cited, Found, Reader, cite, fetch, find, reading, spans_in
 from milepost_files.root import Root
@@ -155,6 +155,9 @@ class FilesStore:
         change = ChangeLease(lambda held, now: renewed(thread, held, owner, fence, ttl, now))
         await self._commit(thread, change, "renew a lease")
         return change.answer
+
+    async def holder(self, thread: str) -> Lease | None:
+        return await self._call("read a lease", lambda: holder(self._root.log(thread)))
 
     async def release(self, thread: str, owner: str, error: str | None = None) -> None:
         change = ChangeLease(lambda held, now: released(held, owner, error, now))

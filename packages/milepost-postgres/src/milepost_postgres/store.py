@@ -344,6 +344,10 @@ class PostgresStore:
         answers = await self._answers(leases.renew(self._queries, thread, owner, ttl))
         return leases.told_renewed(thread, fence, answers)
 
+    async def holder(self, thread: str) -> Lease | None:
+        rows = await self._answer("read a lease", self._queries["holder"].step({"thread": wire.digest(thread)}))
+        return Lease(*rows[0]) if rows else None
+
     async def release(self, thread: str, owner: str, error: str | None = None) -> None:
         await self._answers(leases.release(self._queries, thread, owner, error))
 

@@ -451,6 +451,12 @@ class RedisStore:
     async def renew(self, thread: str, owner: str, fence: int, ttl: float) -> Lease:
         return await leases.renew(self._write, thread, owner, fence, ttl)
 
+    async def holder(self, thread: str) -> Lease | None:
+        tag = self._layout.tag(thread)
+        call = Call(scripts()["holder"], (tag.data, tag.order, tag.tomb, tag.lease), ())
+        reply = (await self._steps("read a lease", call))[0]
+        return wire.lease(reply) if reply else None
+
     async def release(self, thread: str, owner: str, error: str | None = None) -> None:
         await leases.release(self._write, thread, owner, error)
 

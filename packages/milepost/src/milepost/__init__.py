@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from milepost.archive import ArchiveFolder
 from milepost.connect import connect
 from milepost.errors import (
     Busy,
@@ -26,6 +27,7 @@ from milepost.schema import Schema
 from milepost.upkeep import Hooks
 
 __all__ = [
+    "ArchiveFolder",
     "Busy",
     "Conflict",
     "Corrupt",

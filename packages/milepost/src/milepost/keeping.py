@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ from milepost.operations import AsyncSide, BlockingSide, Operations
 from milepost.places import check_id, check_list, check_thread
 from milepost.retention import Retention
 from milepost.units import Duration, Size, seconds, size
-from milepost.upkeep import Hooks, Order, Progress, Report, policies_of
+from milepost.upkeep import Erased, Hooks, Order, Progress, Report, Restored, policies_of
 
 
 class Keeping(ABC):
@@ -74,7 +75,7 @@ class Keeping(ABC):
         """
         compaction = _compaction(compact, compact_over, quiet, graph)
         order = _order(policy, threads, compaction, hooks, merge, dry_run, clock, progress)
-        return run(self._ops.upkeep(self._blocking(), order))
+        return run(self._ops.keep(self._blocking(), order))
 
     async def amaintain(
         self,
@@ -94,7 +95,43 @@ class Keeping(ABC):
         """`maintain`, async. Hooks may be coroutine functions."""
         compaction = _compaction(compact, compact_over, quiet, graph)
         order = _order(policy, threads, compaction, hooks, merge, dry_run, clock, progress)
-        return await self._ops.upkeep(self._async(), order)
+        return await self._ops.keep(self._async(), order)
+
+    def erase(
+        self, thread_ids: Sequence[str], *, hooks: Hooks | None = None, force: bool = False
+    ) -> tuple[Erased, ...]:
+        """Remove everything of these threads: all namespaces, pending writes, items, attachments, records of calls, and
+        what the `erase` of `hooks` removes from an archive.
+
+        One that has unsettled calls in the ledger is left, and told, unless `force`: then the records of those stay.
+        What stays of a thread is that it was deleted: its id, and ids of checkpoints, so that late writes are refused.
+        """
+        names, given = check_list(thread_ids, "thread_ids"), _hooks(hooks)
+        return tuple(run(self._ops.erase(self._blocking(), name, given, force=force)) for name in names)
+
+    async def aerase(
+        self, thread_ids: Sequence[str], *, hooks: Hooks | None = None, force: bool = False
+    ) -> tuple[Erased, ...]:
+        """`erase`, async."""
+        names, given = check_list(thread_ids, "thread_ids"), _hooks(hooks)
+        return tuple([await self._ops.erase(self._async(), name, given, force=force) for name in names])
+
+    def restore(self, path: str | os.PathLike[str], thread_id: str | None = None) -> Restored:
+        """Load an archive that `milepost.archive.ArchiveFolder` wrote: into the thread it is of, if nothing is left of
+        that, or into `thread_id`.
+
+        Checkpoints have the parents that they had when they went: one whose parent had gone before has none. Safe to
+        repeat. Keys that sealed what is archived must be among the saver's.
+
+        Raises `Conflict` when the thread has checkpoints that are not in the archive, and `Corrupt`.
+        """
+        name = None if thread_id is None else check_thread(thread_id)
+        return run(self._ops.restore(self._blocking(), path, name))
+
+    async def arestore(self, path: str | os.PathLike[str], thread_id: str | None = None) -> Restored:
+        """`restore`, async."""
+        name = None if thread_id is None else check_thread(thread_id)
+        return await self._ops.restore(self._async(), path, name)
 
     def attachment(self, thread_id: str, address: str) -> str | bytes | None:
         """What compaction moved out of the thread's state to `address`; None when there is no such attachment."""
@@ -152,6 +189,12 @@ class Keeping(ABC):
                 return
 
 
+def _hooks(hooks: object) -> Hooks:
+    if hooks is not None and not isinstance(hooks, Hooks):
+        raise InvalidConfig(f"hooks is {hooks!r}: it must be an instance of a subclass of milepost.Hooks", what="hooks")
+    return hooks or Hooks()
+
+
 def _compaction(compact: object, over: object, quiet: object, graph: object) -> Compaction:
     compactors = tuple(compact) if isinstance(compact, Sequence) else (compact,)
     for compactor in compactors:
@@ -189,7 +232,5 @@ def _order(
     clock: Callable[[], float],
     progress: Progress | None,
 ) -> Order:
-    if not isinstance(hooks, Hooks | None):
-        raise InvalidConfig(f"hooks is {hooks!r}: it must be an instance of a subclass of milepost.Hooks", what="hooks")
     names = None if threads is None else tuple(check_list(threads, "threads"))
-    return Order(policies_of(policy), names, compaction, hooks or Hooks(), merge, dry_run, clock, progress)
+    return Order(policies_of(policy), names, compaction, _hooks(hooks), merge, dry_run, clock=clock, progress=progress)

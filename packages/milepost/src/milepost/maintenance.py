@@ -158,13 +158,13 @@ async def _shorten(store: Store, codec: Codec, thread: str, choose: Choice) -> N
     )
 
 
-def by_policy(policies: Sequence[Retention], thread: str, now: float, held: Collection[Place] = frozenset()) -> Choice:
-    """What stays of `thread` by `policies`, and by what `held` says besides."""
+def by_policy(policies: Sequence[Retention], thread: str, now: float, held: Collection[Place] | None = None) -> Choice:
+    """What stays of `thread` by `policies`; with `held`, these as well, and then the thread stays."""
 
     def choose(lineage: Lineage) -> Collection[Place] | None:
-        if not held and lineage.idle(policies, thread, now):
+        if held is None and lineage.idle(policies, thread, now):
             return None
-        return lineage.kept(policies, thread, now, held)
+        return lineage.kept(policies, thread, now, held or ())
 
     return choose
 

@@ -464,6 +464,15 @@ class MemoryStore(MemoryCalls):
     async def release(self, thread: str, owner: str, error: str | None = None) -> None:
         await self._lease(thread, lambda held, now: released(held, owner, error, now))
 
+    async def holder(self, thread: str) -> Lease | None:
+        data = self._data
+
+        def step() -> Lease | None:
+            lease = data.leases.get(thread, NOBODY)
+            return lease if lease.alive(data.clock()) else None
+
+        return await self._step(step)
+
     async def _lease(self, thread: str, change: Callable[[Lease, float], Lease]) -> Lease:
         data = self._data
 

@@ -24,13 +24,13 @@ from langgraph.checkpoint.base import (
     writes_sort_key,
 )
 
-from milepost import maintenance, upkeep
+from milepost import archive, maintenance, upkeep
 from milepost.codec import Codec, Header, Memory, Vault
 from milepost.codec.codec import Draft, DraftWrite, of_checkpoint
 from milepost.codec.layout import Layout, spans_of
 from milepost.codec.shelf import Shelf
 from milepost.collector import unhurried
-from milepost.errors import Corrupt, InvalidConfig, MilepostError
+from milepost.errors import Conflict, Corrupt, InvalidConfig, MilepostError
 from milepost.heads import Heads
 from milepost.lease import fence_for
 from milepost.migrating import Migrated, Migrator, Mode
@@ -516,13 +516,51 @@ class Operations:
         with self._watch(what.__name__):
             await what(await self.open(side), self.codec, *arguments)
 
-    async def upkeep(self, side: Side, order: upkeep.Order) -> upkeep.Report:
+    async def keep(self, side: Side, order: upkeep.Order) -> upkeep.Report:
         """See `milepost.saver.Saver.maintain`."""
 
         async def history(thread: str, id: str, channels: Sequence[str]) -> Mapping[str, DeltaChannelHistory]:
             return await self.history(side, Place(thread, "", id), channels)
 
+        order = replace(order, ledger="ledger" in self.shared.backend.capabilities)
         return await upkeep.maintain(await self.open(side), self.codec, order, history, self._watch)
+
+    async def erase(self, side: Side, thread: str, hooks: upkeep.Hooks, *, force: bool) -> upkeep.Erased:
+        """See `milepost.saver.Saver.erase`."""
+        chart = await (await self.open(side)).chart(thread)
+        before = maintenance.Amount() if chart is None else maintenance.Amount.of(chart)
+        attachments = 0 if chart is None else sum(row.ns == ATTACHMENTS for row in chart.rows)
+        try:
+            await self.delete_thread(side, thread, force=force)
+            archived = await upkeep.called(hooks.erase(thread)) or 0
+        except Exception as exc:
+            return upkeep.Erased(thread, before, attachments, 0, f"{type(exc).__name__}: {exc}")
+        return upkeep.Erased(thread, before, attachments, archived)
+
+    async def restore(self, side: Side, path: str | os.PathLike[str], thread: str | None) -> upkeep.Restored:
+        """See `milepost.saver.Saver.restore`."""
+        store = await self.open(side)
+        source, found = archive.whole(path)
+        target = thread or source
+        chart = await store.chart(target)
+        strangers = {(row.ns, row.id) for row in chart.rows} - {(row.ns, row.id) for row in found.rows} if chart else ()
+        if strangers:
+            raise Conflict(
+                f"thread {target!r} has {len(strangers)} checkpoints that are not in {path}: restore it to another "
+                "thread id",
+                thread=target,
+            )
+        spans = [*(row.spans for row in found.rows), *(row.spans for *_, row in found.writes)]
+        live = merge_spans(span for some in spans for span in some)
+        packs = self.codec.regroup(source, target, found.packs, live)
+        batch = self.codec.reseal(source, target, replace(found, packs=()))
+        for at in range(0, len(packs), PAGE):
+            await store.load(target, replace(batch, rows=(), writes=(), packs=tuple(packs[at : at + PAGE])))
+        await store.load(target, replace(batch, rows=(), packs=()))
+        for at in range(0, len(batch.rows), PAGE):
+            await store.load(target, replace(batch, rows=batch.rows[at : at + PAGE], writes=(), packs=()))
+        self.codec.reset(target)
+        return upkeep.Restored(target, len(batch.rows), len(batch.writes))
 
     async def attachment(self, side: Side, thread: str, address: str) -> str | bytes | None:
         """See `milepost.saver.Saver.attachment`."""

@@ -393,6 +393,10 @@ class Store(Protocol):
         """Give the lease back. A no-op when it is not `owner`'s. With an `error`, the owner has failed."""
         ...
 
+    async def holder(self, thread: str) -> Lease | None:
+        """The thread's lease, if somebody holds it now, by the store's clock."""
+        ...
+
     async def rewrite(self, thread: str, batch: Batch, token: str) -> bool:
         """Store the checkpoints of `batch`, with its packs and exactly its pending writes for each, in the place of
         those of the same (ns, id), if the thread is still as charted under `token`: keys and times included.

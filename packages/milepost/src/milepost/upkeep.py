@@ -6,9 +6,11 @@ import inspect
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
+from milepost.callstore import CALL_PAGE, UNSETTLED, CallQuery, CallStore
 from milepost.codec import Codec
+from milepost.codec.calls import CallInfo, about_call
 from milepost.compacting import Compacted, Compaction, History, compacted
 from milepost.errors import InvalidConfig, Unavailable
 from milepost.maintenance import Amount, ThreadPlan, by_policy, carry_out, plan_thread
@@ -20,7 +22,7 @@ TRIES = 3
 """How often a thread that is written to meanwhile is planned, before it is left for another time."""
 PAGE = 64
 
-Outcome = Literal["changed", "unchanged", "moved", "vetoed", "failed"]
+Outcome = Literal["changed", "unchanged", "moved", "leased", "vetoed", "failed"]
 
 
 Progress = Callable[[int, "ThreadReport | None"], object]
@@ -58,7 +60,8 @@ class ThreadReport:
 
     thread: str
     outcome: Outcome
-    """ "moved": it was written to again and again. "failed": see `error`; whatever was done before is done."""
+    """ "moved": it was written to again and again. "leased": somebody drives it. "failed": see `error`; whatever was done
+    before is done."""
     checkpoints: int = 0
     """How many went."""
     deleted: bool = False
@@ -107,6 +110,29 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
+class Erased:
+    """What was removed of one thread for good."""
+
+    thread: str
+    before: Amount
+    attachments: int
+    """How many of the checkpoints were attachments of compaction."""
+    archived: int
+    """What the hook removed from its archive."""
+    error: str = ""
+    """Why something may be left: then try again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What was loaded from an archive into one thread."""
+
+    thread: str
+    checkpoints: int
+    writes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Order:
     """What to do, to which threads."""
 
@@ -117,6 +143,8 @@ class Order:
     hooks: Hooks = field(default_factory=Hooks)
     merge: bool = True
     dry_run: bool = False
+    ledger: bool = False
+    """Whether the store keeps one, whose unsettled calls hold checkpoints."""
     clock: Callable[[], float] = time.time
     progress: Progress | None = None
     """Called after each thread: how many were looked at, and what became of the last one."""
@@ -198,7 +226,13 @@ class _Job:
         order = self.order
         archives = type(order.hooks).archive is not Hooks.archive
         for _ in range(TRIES):
-            plan = await self._plan(frozenset())
+            plan = await self._plan(None)
+            if plan is not None and await self._store.holder(self.thread) is not None:
+                self._before = self._now = plan.before
+                return self.report("leased")
+            held = None if plan is None else await self._unsettled()
+            if held is not None:
+                plan = await self._plan(held)
             if plan is None:
                 return None if self._before is None else self.report("changed")
             self._before, self._now = self._before or plan.before, plan.before
@@ -206,7 +240,7 @@ class _Job:
             if answer is False:
                 return self.report("vetoed")
             if isinstance(answer, Collection) and not isinstance(answer, str | bytes) and answer:
-                plan = await self._plan(frozenset((ns, id) for ns, id in answer))
+                plan = await self._plan({*(held or ()), *((ns, id) for ns, id in answer)})
                 if plan is None:
                     return self.report("vetoed")
             if order.dry_run:
@@ -220,7 +254,22 @@ class _Job:
                 return self.report("changed", deleted=plan.deleted)
         return self.report("moved")
 
-    async def _plan(self, held: frozenset[Place]) -> ThreadPlan | None:
+    async def _unsettled(self) -> set[Place] | None:
+        """The checkpoints of calls of which the ledger does not know what became; None when there are no such calls."""
+        if not self.order.ledger:
+            return None
+        ledger = cast("CallStore", self._store)
+        held: set[Place] | None = None
+        after: tuple[str, ...] | None = None
+        while True:
+            page = await ledger.calls(CallQuery(self.thread, states=UNSETTLED), after, CALL_PAGE)
+            for row in page.rows:
+                call = self._codec.unseal(row.call, about_call(row.thread, row.key, "call"))
+                held = {*(held or ()), *CallInfo.unpack(call).checkpoints}
+            if (after := page.cursor) is None:
+                return held
+
+    async def _plan(self, held: Collection[Place] | None) -> ThreadPlan | None:
         order, now = self.order, self.order.clock()
         choose = by_policy(order.policies, self.thread, now, held)
 

@@ -726,6 +726,11 @@ WHERE hash = %(thread)s::bytea AND owner = %(owner)s::text
 -- The lease of a thread.
 SELECT owner, fence, since, expires, tries::int8, error FROM {thread} WHERE hash = %(thread)s::bytea
 
+-- name: holder
+-- The lease of a thread, if somebody holds it.
+SELECT owner, fence, since, expires, tries::int8, error FROM {thread}
+WHERE hash = %(thread)s::bytea AND owner <> '' AND expires > {now}
+
 -- name: lock_timeout
 -- A group of writes does not wait long for one of them: they go one by one then.
 SELECT set_config('lock_timeout', %(milliseconds)s::text, true)

@@ -18,7 +18,7 @@ from milepost.codec.header import Header, front, open_header, reseal_header, sea
 from milepost.codec.items import Inline, Item, Piece, cut
 from milepost.codec.layout import INLINES, TYPED, Address, Layout, Placer, from_wire, is_snapshot, spans_of, to_wire
 from milepost.codec.memo import Memory, ThreadMemo
-from milepost.codec.pack import COMPRESS_OVER, merge, repack, reseal_pack, seal_pack
+from milepost.codec.pack import COMPRESS_OVER, merge, regroup, repack, reseal_pack, seal_pack
 from milepost.codec.revive import Renames
 from milepost.codec.shelf import Shelf
 from milepost.codec.values import Serializer
@@ -444,6 +444,10 @@ class Codec:
     def repack(self, thread: str, pack: Pack, live: Sequence[Span]) -> list[Pack]:
         """The parts of `pack` that `live` needs, as packs of their own."""
         return repack(thread, pack, live, self._vault)
+
+    def regroup(self, source: str, target: str, packs: Sequence[Pack], live: Sequence[Span]) -> Sequence[Pack]:
+        """What `live` (sorted, not overlapping) needs of packs of `source`, however they overlap, for `target`."""
+        return list(regroup(source, target, packs, live, self._vault))
 
     def merge(self, thread: str, packs: Sequence[Pack], live: Sequence[Span]) -> Pack:
         """What `live` (sorted, not overlapping) needs of `packs`, which are of one writer, as one compressed pack."""

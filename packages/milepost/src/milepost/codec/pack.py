@@ -27,6 +27,7 @@ MERGE_LEVEL = 6
 """Of zstd, for packs that are merged: written once, off the way of any run, and read often."""
 
 _HOLE = (b"", 0)
+_GROUP = 1 << 20
 _COUNT = struct.Struct("<I")
 assert array("I").itemsize == 4, "this platform's unsigned int is not 32 bits wide"
 
@@ -131,6 +132,31 @@ def merge(thread: str, packs: Sequence[Pack], live: Sequence[Span], vault: Vault
     whole = [found.get(number, _HOLE) for number in range(first, last + 1)]
     items, sums = [item for item, _ in whole], [total for _, total in whole]
     return seal_pack(thread, packs[0].writer, first, items, sums, vault, compress_over=0, level=MERGE_LEVEL)
+
+
+def regroup(
+    source: str, target: str, packs: Sequence[Pack], live: Sequence[Span], vault: Vault | None
+) -> Iterator[Pack]:
+    """What `live` needs of packs of thread `source`, which may overlap each other, as packs of thread `target`."""
+    found: dict[int, dict[int, tuple[bytes, int]]] = {}
+    for pack in packs:
+        opened = open_pack(source, pack, vault)
+        items = found.setdefault(pack.writer, {})
+        for start, stop in _overlaps(pack, live):
+            for at, item in enumerate(opened.items(start, stop), start):
+                if item:
+                    items[pack.first + at] = item, opened.checksums[at]
+    for writer, items in found.items():
+        run: list[int] = []
+        size = 0
+        for number in [*sorted(items), None]:
+            if run and (number != run[-1] + 1 or size > _GROUP):
+                whole, sums = [items[one][0] for one in run], [items[one][1] for one in run]
+                yield seal_pack(target, writer, run[0], whole, sums, vault, compress_over=0, level=MERGE_LEVEL)
+                run, size = [], 0
+            if number is not None:
+                run.append(number)
+                size += len(items[number][0])
 
 
 def _overlaps(pack: Pack, live: Sequence[Span]) -> Iterator[tuple[int, int]]:

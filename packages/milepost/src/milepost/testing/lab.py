@@ -32,7 +32,7 @@ from milepost.observe import Event
 from milepost.saver import Saver
 from milepost.store import Backend, Stats, Store, ThreadRow
 from milepost.testing.faults import FaultyBackend, FaultyPort, Overable, Plan
-from milepost.upkeep import Report
+from milepost.upkeep import Erased, Report, Restored
 
 T = TypeVar("T")
 
@@ -190,6 +190,16 @@ class Face:
         else:
             async with self.saver.lease(thread, **options) as lease:
                 yield lease
+
+    async def erase(self, threads: Sequence[str], **options: Any) -> Sequence[Erased]:
+        if self._blocking:
+            return self.saver.erase(threads, **options)
+        return await self.saver.aerase(threads, **options)
+
+    async def restore(self, path: Path, thread: str | None = None) -> Restored:
+        if self._blocking:
+            return self.saver.restore(path, thread)
+        return await self.saver.arestore(path, thread)
 
     async def attachment(self, thread: str, address: str) -> str | bytes | None:
         if self._blocking:

@@ -10,7 +10,7 @@ where ``Mine`` is a `milepost.testing.Subject`. It needs pytest and no plugin; w
 from __future__ import annotations
 
 from milepost.testing.suite.basis import Behaviours, cases_of, needs
-from milepost.testing.suite.bounded import Hooked, Merging, Policies
+from milepost.testing.suite.bounded import Archives, Guarded, Hooked, Merging, Policies
 from milepost.testing.suite.delta import DeltaHistory, DeltaUpkeep
 from milepost.testing.suite.failing import Damage, Faults
 from milepost.testing.suite.guard import HeadGuard
@@ -31,6 +31,7 @@ from milepost.testing.suite.values import Refused, Values
 from milepost.testing.suite.writes import Writes
 
 __all__ = [
+    "Archives",
     "BadInput",
     "Behaviours",
     "CallsBarrier",
@@ -54,6 +55,7 @@ __all__ = [
     "Faults",
     "Forks",
     "Generations",
+    "Guarded",
     "HeadGuard",
     "Hooked",
     "Identity",
@@ -107,6 +109,8 @@ class Everything(
     Policies,
     Merging,
     Hooked,
+    Guarded,
+    Archives,
     Compacts,
     Runs,
     Copies,

@@ -46,6 +46,18 @@ class Leases(Behaviours):
         assert (await store.acquire("u", "two", LONG)).owner == "two", "another thread has another lease"
         assert (await (await store_of(lab.open())).acquire("t", "two", LONG)) == first, "another saver sees it"
 
+    async def test_who_holds_it_can_be_read(self, lab: Lab) -> None:
+        store = await store_of(lab.saver)
+        assert await store.holder("t") is None
+        lease = await store.acquire("t", "one", LONG)
+        async for saver in lab.views():
+            assert await (await store_of(saver)).holder("t") == lease
+        store = await store_of(lab.saver)
+        await store.release("t", "one")
+        assert await store.holder("t") is None
+        await store.acquire("t", "two", OVER)
+        assert await store.holder("t") is None, "it is over"
+
     async def test_taking_it_again_is_taking_it_once(self, lab: Lab) -> None:
         store = await store_of(lab.saver)
         first = await store.acquire("t", "one", OVER)
