@@ -11,7 +11,7 @@ from pathlib import Path
 from milepost.errors import MilepostError
 from rich.console import Console
 
-from milepost_inspector import schemas
+from milepost_inspector import schemas, upkeep
 from milepost_inspector.errors import UsageError
 
 INTERRUPTED = 130
@@ -57,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--yes", action="store_true", help="approve without asking")
     demo.set_defaults(run=_demo)
     schemas.add_to(commands)
+    upkeep.add_to(commands)
     return parser
 
 

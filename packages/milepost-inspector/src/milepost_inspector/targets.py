@@ -18,10 +18,14 @@ Shapes = dict[str, tuple[str, Shape, Iterable[str]]]
 
 
 def find(text: str) -> Any:
-    """The object that ``module:name`` names; what a function of that name returns. Looked for from the working folder.
+    """The object that ``module:name`` names; what a function of that name returns. Raises `UsageError`."""
+    found = named(text)
+    made = callable(found) and not isinstance(found, type) and not hasattr(found, "get_graph")
+    return found() if made else found
 
-    Raises `UsageError`.
-    """
+
+def named(text: str) -> Any:
+    """The object that ``module:name`` names, looked for from the working folder. Raises `UsageError`."""
     module, _, name = text.partition(":")
     if not module or not name:
         raise UsageError(f"{text!r} names nothing: write module:name, such as app.graph:graph")
@@ -36,8 +40,7 @@ def find(text: str) -> Any:
         if not hasattr(found, part):
             raise UsageError(f"there is no {name!r} in {module!r}")
         found = getattr(found, part)
-    made = callable(found) and not isinstance(found, type) and not hasattr(found, "get_graph")
-    return found() if made else found
+    return found
 
 
 def saver_or_schemas(text: str) -> Saver | Schema | Mapping[str, Schema]:

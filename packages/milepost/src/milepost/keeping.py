@@ -7,12 +7,16 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 from milepost.compacting import Compaction
 from milepost.compaction import Compactor
 from milepost.errors import InvalidConfig
 from milepost.flavour import run
+from milepost.lease import ThreadLease
+from milepost.maintaining import MAINTAINER, TTL, Growth, Maintaining
 from milepost.migrating import MODES, Migrated, Mode
 from milepost.operations import AsyncSide, BlockingSide, Operations
 from milepost.places import check_id, check_list, check_thread
@@ -33,6 +37,18 @@ class Keeping(ABC):
 
     @abstractmethod
     def _async(self) -> AsyncSide: ...
+
+    @abstractmethod
+    def lease(
+        self,
+        thread_id: str,
+        *,
+        ttl: float = 30.0,
+        wait: float | None = 0.0,
+        steal: bool | str = False,
+        owner: str | None = None,
+    ) -> ThreadLease:
+        """See `milepost.saver.Saver.lease`."""
 
     def maintain(
         self,
@@ -96,6 +112,48 @@ class Keeping(ABC):
         compaction = _compaction(compact, compact_over, quiet, graph)
         order = _order(policy, threads, compaction, hooks, merge, dry_run, clock, progress)
         return await self._ops.keep(self._async(), order)
+
+    def maintaining(
+        self,
+        policy: Retention | Sequence[Retention] | None = None,
+        *,
+        every: Duration = "5m",
+        grown: Size | None = None,
+        threads: Sequence[str] | None = None,
+        compact: Compactor | Sequence[Compactor] = (),
+        compact_over: Size | None = None,
+        quiet: Duration = 60,
+        graph: Any = None,
+        hooks: Hooks | None = None,
+        merge: bool = True,
+        clock: Callable[[], float] = time.time,
+    ) -> Maintaining:
+        """`maintain` in the background, while a ``with`` or ``async with`` block runs: at once, and then each `every`.
+
+        Of all processes that use the store, one does it at a time; when that one ends, another takes over. With `grown`,
+        the process that does it looks at a thread as soon as it has put that many bytes to it since it last looked (and
+        `quiet` is over), which needs no scan. The other arguments are those of `maintain`.
+        """
+        compaction = _compaction(compact, compact_over, quiet, graph)
+        order = _order(policy, threads, compaction, hooks, merge, False, clock, None)
+        shared = self._ops.shared
+
+        def over(names: Sequence[str] | None) -> Order:
+            return replace(order, threads=order.threads if names is None else tuple(names), stop=manager.stopping)
+
+        def once(names: Sequence[str] | None) -> Report:
+            return run(self._ops.keep(self._blocking(), over(names)))
+
+        async def aonce(names: Sequence[str] | None) -> Report:
+            return await self._ops.keep(self._async(), over(names))
+
+        def watch(growth: Growth | None) -> None:
+            shared.growth = growth
+
+        growth = None if grown is None else Growth(size(grown, "grown"), order.threads)
+        lease = partial(self.lease, MAINTAINER, ttl=TTL, wait=0)
+        manager = Maintaining(lease, (once, aonce), seconds(every, "every"), compaction.quiet, growth, watch)
+        return manager
 
     def erase(
         self, thread_ids: Sequence[str], *, hooks: Hooks | None = None, force: bool = False
@@ -210,7 +268,7 @@ def _compaction(compact: object, over: object, quiet: object, graph: object) -> 
     return Compaction(
         cast("tuple[Compactor, ...]", compactors),
         None if over is None else size(over, "compact_over"),
-        0.0 if quiet == 0 else seconds(quiet, "quiet"),
+        0.0 if quiet in (0, "0", "0s") else seconds(quiet, "quiet"),
         cast("Mapping[str, Any]", channels),
     )
 

@@ -33,6 +33,7 @@ from milepost.collector import unhurried
 from milepost.errors import Conflict, Corrupt, InvalidConfig, MilepostError
 from milepost.heads import Heads
 from milepost.lease import fence_for
+from milepost.maintaining import Growth
 from milepost.migrating import Migrated, Migrator, Mode
 from milepost.observe import Event, Observers, Watch, log, thread_hash
 from milepost.pending import Op, Pending, running_loop
@@ -139,6 +140,7 @@ class Shared:
         self.observers = Observers(backend.name)
         self.boundary: Boundary | None = None
         self.heads = Heads() if guards else None
+        self.growth: Growth | None = None
         self.ready = not setup
         _alive.add(self)
 
@@ -148,6 +150,7 @@ class Shared:
         self.memory.renew()
         if self.heads is not None:
             self.heads.renew()
+        self.growth = None
         if self.boundary is not None:
             self.boundary.renew()
 
@@ -453,6 +456,8 @@ class Operations:
             codec.learn(placed, answer.generation)
             if boundary := shared.boundary:
                 boundary.committed((place.thread, place.ns, placed.row.id))
+            if growth := shared.growth:
+                growth.note(place.thread, sum(len(pack.data) for pack in placed.packs))
             if event:
                 event.bytes = len(placed.row.header) + sum(len(pack.data) for pack in placed.packs)
                 event.items_new, event.items_reused = len(placed.fresh), placed.reused

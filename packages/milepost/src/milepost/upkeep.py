@@ -147,6 +147,8 @@ class Order:
     """Whether the store keeps one, whose unsettled calls hold checkpoints."""
     clock: Callable[[], float] = time.time
     progress: Progress | None = None
+    stop: Callable[[], bool] = lambda: False
+    """Asked before each thread."""
     """Called after each thread: how many were looked at, and what became of the last one."""
 
 
@@ -171,6 +173,8 @@ async def maintain(
     while True:
         threads, after = await _page(store, order, after)
         for thread in threads:
+            if order.stop():
+                return Report(order.dry_run, seen, tuple(reports))
             seen += 1
             with watch("maintain", thread) as event:
                 report = await _thread(_Job(store, codec, order, history, thread))

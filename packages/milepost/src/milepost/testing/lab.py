@@ -27,6 +27,7 @@ from langgraph.checkpoint.base import (
 
 from milepost.flavour import run
 from milepost.lease import ThreadLease
+from milepost.maintaining import Maintaining
 from milepost.memory import CallPort, MemoryBackend
 from milepost.observe import Event
 from milepost.saver import Saver
@@ -200,6 +201,16 @@ class Face:
         if self._blocking:
             return self.saver.restore(path, thread)
         return await self.saver.arestore(path, thread)
+
+    @asynccontextmanager
+    async def maintaining(self, policy: Any = None, **options: Any) -> AsyncIterator[Maintaining]:
+        """`Saver.maintaining`."""
+        if self._blocking:
+            with self.saver.maintaining(policy, **options) as manager:
+                yield manager
+        else:
+            async with self.saver.maintaining(policy, **options) as manager:
+                yield manager
 
     async def attachment(self, thread: str, address: str) -> str | bytes | None:
         if self._blocking:

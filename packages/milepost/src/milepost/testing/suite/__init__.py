@@ -10,7 +10,7 @@ where ``Mine`` is a `milepost.testing.Subject`. It needs pytest and no plugin; w
 from __future__ import annotations
 
 from milepost.testing.suite.basis import Behaviours, cases_of, needs
-from milepost.testing.suite.bounded import Archives, Guarded, Hooked, Merging, Policies
+from milepost.testing.suite.bounded import Archives, Background, Guarded, Hooked, Merging, Policies
 from milepost.testing.suite.delta import DeltaHistory, DeltaUpkeep
 from milepost.testing.suite.failing import Damage, Faults
 from milepost.testing.suite.guard import HeadGuard
@@ -32,6 +32,7 @@ from milepost.testing.suite.writes import Writes
 
 __all__ = [
     "Archives",
+    "Background",
     "BadInput",
     "Behaviours",
     "CallsBarrier",
@@ -111,6 +112,7 @@ class Everything(
     Hooked,
     Guarded,
     Archives,
+    Background,
     Compacts,
     Runs,
     Copies,

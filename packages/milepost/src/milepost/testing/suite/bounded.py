@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -12,10 +12,12 @@ from langchain_core.messages import HumanMessage
 from milepost.archive import ArchiveFolder, frames
 from milepost.errors import Conflict, Corrupt, InvalidConfig
 from milepost.ledger import Succeeded
+from milepost.maintaining import MAINTAINER
 from milepost.maintenance import ThreadPlan
 from milepost.retention import Retention
 from milepost.store import Batch
 from milepost.testing.chain import Chain, at, id_of, inside
+from milepost.testing.faults import Plan
 from milepost.testing.lab import Face, Lab
 from milepost.testing.same import assert_same
 from milepost.testing.suite.basis import Behaviours, needs
@@ -565,3 +567,53 @@ class Archives(Behaviours):
         assert len(await chain.ids()) == 2
         (report,) = await lab.saver.erase(["thread"], force=True)
         assert (report.error, await chain.ids()) == ("", [])
+
+
+class Background(Behaviours):
+    """`maintaining` works in the background, in one process at a time."""
+
+    async def _until(self, lab: Lab, done: Callable[[], bool]) -> None:
+        for _ in range(400):
+            if done():
+                return
+            await lab.idle()
+        raise AssertionError("it did not happen")
+
+    async def test_at_once_and_when_a_thread_has_grown(self, lab: Lab) -> None:
+        chain = await grown(lab.saver, steps=8)
+        await grown(lab.saver, "other", 8)
+        options: dict[str, Any] = {"every": 3600, "grown": "20kB", "quiet": 0}
+        async with lab.saver.maintaining(Retention(keep_last=2), **options) as manager:
+            await self._until(lab, lambda: manager.rounds == 1)
+            reports = [manager.last]
+            assert len(await chain.ids()) == 2
+            for number in range(60):
+                await chain.put({"text": words(number)})
+            await self._until(lab, lambda: manager.rounds >= 2)
+            reports.append(manager.last)
+        assert [one.seen for one in reports if one is not None] == [2, 1], "then only the one that has grown"
+        assert not manager.holds
+        assert len(await Chain(lab.saver, "other").ids()) == 2
+
+    async def test_one_at_a_time(self, lab: Lab) -> None:
+        await grown(lab.saver, steps=4)
+        second = lab.open()
+        async with second.maintaining(every=0.05) as other:
+            await self._until(lab, lambda: other.holds)
+            async with lab.saver.maintaining(every=0.05) as manager:
+                before = other.rounds
+                await self._until(lab, lambda: other.rounds > before + 2)
+                assert not manager.holds
+                assert manager.rounds == 0
+        async with lab.saver.maintaining(every=0.05) as manager:
+            await self._until(lab, lambda: manager.holds and manager.rounds > 0)
+        assert await lab.saver.get(at(MAINTAINER)) is None
+
+    async def test_what_goes_wrong_is_tried_again(self, lab: Lab) -> None:
+        chain = await grown(lab.saver, steps=4)
+        plan = Plan()
+        faulty = lab.faulty(plan)
+        plan.arm("before", times=3)
+        async with faulty.maintaining(Retention(keep_last=1), every=0.05) as manager:
+            await self._until(lab, lambda: manager.rounds > 0)
+        assert len(await chain.ids()) == 1
