@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
+from milepost import chores
 from milepost.compacting import Compaction
 from milepost.compaction import Compactor
 from milepost.errors import InvalidConfig
@@ -91,7 +92,7 @@ class Keeping(ABC):
         """
         compaction = _compaction(compact, compact_over, quiet, graph)
         order = _order(policy, threads, compaction, hooks, merge, dry_run, clock, progress)
-        return run(self._ops.keep(self._blocking(), order))
+        return run(chores.keep(self._ops, self._blocking(), order))
 
     async def amaintain(
         self,
@@ -111,7 +112,7 @@ class Keeping(ABC):
         """`maintain`, async. Hooks may be coroutine functions."""
         compaction = _compaction(compact, compact_over, quiet, graph)
         order = _order(policy, threads, compaction, hooks, merge, dry_run, clock, progress)
-        return await self._ops.keep(self._async(), order)
+        return await chores.keep(self._ops, self._async(), order)
 
     def maintaining(
         self,
@@ -142,10 +143,10 @@ class Keeping(ABC):
             return replace(order, threads=order.threads if names is None else tuple(names), stop=manager.stopping)
 
         def once(names: Sequence[str] | None) -> Report:
-            return run(self._ops.keep(self._blocking(), over(names)))
+            return run(chores.keep(self._ops, self._blocking(), over(names)))
 
         async def aonce(names: Sequence[str] | None) -> Report:
-            return await self._ops.keep(self._async(), over(names))
+            return await chores.keep(self._ops, self._async(), over(names))
 
         def watch(growth: Growth | None) -> None:
             shared.growth = growth
@@ -165,14 +166,14 @@ class Keeping(ABC):
         What stays of a thread is that it was deleted: its id, and ids of checkpoints, so that late writes are refused.
         """
         names, given = check_list(thread_ids, "thread_ids"), _hooks(hooks)
-        return tuple(run(self._ops.erase(self._blocking(), name, given, force=force)) for name in names)
+        return tuple(run(chores.erase(self._ops, self._blocking(), name, given, force=force)) for name in names)
 
     async def aerase(
         self, thread_ids: Sequence[str], *, hooks: Hooks | None = None, force: bool = False
     ) -> tuple[Erased, ...]:
         """`erase`, async."""
         names, given = check_list(thread_ids, "thread_ids"), _hooks(hooks)
-        return tuple([await self._ops.erase(self._async(), name, given, force=force) for name in names])
+        return tuple([await chores.erase(self._ops, self._async(), name, given, force=force) for name in names])
 
     def restore(self, path: str | os.PathLike[str], thread_id: str | None = None) -> Restored:
         """Load an archive that `milepost.archive.ArchiveFolder` wrote: into the thread it is of, if nothing is left of
@@ -184,20 +185,22 @@ class Keeping(ABC):
         Raises `Conflict` when the thread has checkpoints that are not in the archive, and `Corrupt`.
         """
         name = None if thread_id is None else check_thread(thread_id)
-        return run(self._ops.restore(self._blocking(), path, name))
+        return run(chores.restore(self._ops, self._blocking(), path, name))
 
     async def arestore(self, path: str | os.PathLike[str], thread_id: str | None = None) -> Restored:
         """`restore`, async."""
         name = None if thread_id is None else check_thread(thread_id)
-        return await self._ops.restore(self._async(), path, name)
+        return await chores.restore(self._ops, self._async(), path, name)
 
     def attachment(self, thread_id: str, address: str) -> str | bytes | None:
         """What compaction moved out of the thread's state to `address`; None when there is no such attachment."""
-        return run(self._ops.attachment(self._blocking(), check_thread(thread_id), check_id(address, "address")))
+        return run(
+            chores.attachment(self._ops, self._blocking(), check_thread(thread_id), check_id(address, "address"))
+        )
 
     async def aattachment(self, thread_id: str, address: str) -> str | bytes | None:
         """`attachment`, async."""
-        return await self._ops.attachment(self._async(), check_thread(thread_id), check_id(address, "address"))
+        return await chores.attachment(self._ops, self._async(), check_thread(thread_id), check_id(address, "address"))
 
     def migrate(
         self, threads: Sequence[str] | None = None, *, mode: Mode = "rewrite", history: bool = False

@@ -24,13 +24,13 @@ from langgraph.checkpoint.base import (
     writes_sort_key,
 )
 
-from milepost import archive, maintenance, upkeep
+from milepost import maintenance
 from milepost.codec import Codec, Header, Memory, Vault
 from milepost.codec.codec import Draft, DraftWrite, of_checkpoint
 from milepost.codec.layout import Layout, spans_of
 from milepost.codec.shelf import Shelf
 from milepost.collector import unhurried
-from milepost.errors import Conflict, Corrupt, InvalidConfig, MilepostError
+from milepost.errors import Corrupt, InvalidConfig, MilepostError
 from milepost.heads import Heads
 from milepost.lease import fence_for
 from milepost.maintaining import Growth
@@ -181,7 +181,7 @@ class Operations:
             self.shared.ready = True
         return side.store
 
-    def _watch(self, op: str, thread: str = "") -> Watch:
+    def watch(self, op: str, thread: str = "") -> Watch:
         return Watch(self.shared.observers, op, thread)
 
     def _report(self, op: str, thread: str, damage: str) -> None:
@@ -220,7 +220,7 @@ class Operations:
     ) -> CheckpointTuple | None:
         """See `milepost.saver.Saver.get_tuple`."""
         codec, thread = self.codec, place.thread
-        with self._watch("get", thread) as event:
+        with self.watch("get", thread) as event:
             store = await self.open(side)
             heads = self.shared.heads
             if heads is not None and place.id is not None:
@@ -320,7 +320,7 @@ class Operations:
         limit: int | None,
     ) -> tuple[list[CheckpointTuple], tuple[str, ...] | None]:
         codec = self.codec
-        with self._watch("list", query.thread or "") as event:
+        with self.watch("list", query.thread or "") as event:
             store = await self.open(side)
             asked = query.ns
             if self.shared.spaces is not None and query.ns and query.thread is not None:
@@ -360,7 +360,7 @@ class Operations:
         seeds: dict[str, Layout | Seed] = {}
         if not writes:
             return {}
-        with self._watch("history", place.thread):
+        with self.watch("history", place.thread):
             store = await self.open(side)
             space = await self._space(side, store, place)
             walked: set[str] = set()
@@ -423,7 +423,7 @@ class Operations:
 
     async def put(self, side: Side, place: Place, draft: Draft, source: object = None) -> RunnableConfig:
         shared, codec = self.shared, self.codec
-        with self._watch("put", place.thread) as event:
+        with self.watch("put", place.thread) as event:
             store = await self.open(side)
             if place.id is not None:
                 key = (place.thread, place.ns, place.id)
@@ -471,7 +471,7 @@ class Operations:
         op = shared.pending.begin((thread, ns, id), drafts[0].task)
         error: BaseException | None = None
         try:
-            with self._watch("put_writes", thread) as event:
+            with self.watch("put_writes", thread) as event:
                 store = await self.open(side)
                 if shared.spaces is not None:
                     ns = shared.spaces.known(thread, ns)
@@ -496,7 +496,7 @@ class Operations:
             shared.pending.end(op, error)
 
     async def delete_thread(self, side: Side, thread: str, *, force: bool = False) -> None:
-        with self._watch("delete_thread", thread):
+        with self.watch("delete_thread", thread):
             store = await self.open(side)
             await (store.delete_thread(thread, force=True) if force else store.delete_thread(thread))
             self.codec.reset(thread)
@@ -518,85 +518,25 @@ class Operations:
             )
 
     async def maintain(self, side: Side, what: Callable[..., Any], *arguments: Any) -> None:
-        with self._watch(what.__name__):
+        with self.watch(what.__name__):
             await what(await self.open(side), self.codec, *arguments)
-
-    async def keep(self, side: Side, order: upkeep.Order) -> upkeep.Report:
-        """See `milepost.saver.Saver.maintain`."""
-
-        async def history(thread: str, id: str, channels: Sequence[str]) -> Mapping[str, DeltaChannelHistory]:
-            return await self.history(side, Place(thread, "", id), channels)
-
-        order = replace(order, ledger="ledger" in self.shared.backend.capabilities)
-        return await upkeep.maintain(await self.open(side), self.codec, order, history, self._watch)
-
-    async def erase(self, side: Side, thread: str, hooks: upkeep.Hooks, *, force: bool) -> upkeep.Erased:
-        """See `milepost.saver.Saver.erase`."""
-        chart = await (await self.open(side)).chart(thread)
-        before = maintenance.Amount() if chart is None else maintenance.Amount.of(chart)
-        attachments = 0 if chart is None else sum(row.ns == ATTACHMENTS for row in chart.rows)
-        try:
-            await self.delete_thread(side, thread, force=force)
-            archived = await upkeep.called(hooks.erase(thread)) or 0
-        except Exception as exc:
-            return upkeep.Erased(thread, before, attachments, 0, f"{type(exc).__name__}: {exc}")
-        return upkeep.Erased(thread, before, attachments, archived)
-
-    async def restore(self, side: Side, path: str | os.PathLike[str], thread: str | None) -> upkeep.Restored:
-        """See `milepost.saver.Saver.restore`."""
-        store = await self.open(side)
-        source, found = archive.whole(path)
-        target = thread or source
-        chart = await store.chart(target)
-        strangers = {(row.ns, row.id) for row in chart.rows} - {(row.ns, row.id) for row in found.rows} if chart else ()
-        if strangers:
-            raise Conflict(
-                f"thread {target!r} has {len(strangers)} checkpoints that are not in {path}: restore it to another "
-                "thread id",
-                thread=target,
-            )
-        spans = [*(row.spans for row in found.rows), *(row.spans for *_, row in found.writes)]
-        live = merge_spans(span for some in spans for span in some)
-        packs = self.codec.regroup(source, target, found.packs, live)
-        batch = self.codec.reseal(source, target, replace(found, packs=()))
-        for at in range(0, len(packs), PAGE):
-            await store.load(target, replace(batch, rows=(), writes=(), packs=tuple(packs[at : at + PAGE])))
-        await store.load(target, replace(batch, rows=(), packs=()))
-        for at in range(0, len(batch.rows), PAGE):
-            await store.load(target, replace(batch, rows=batch.rows[at : at + PAGE], writes=(), packs=()))
-        self.codec.reset(target)
-        return upkeep.Restored(target, len(batch.rows), len(batch.writes))
-
-    async def attachment(self, side: Side, thread: str, address: str) -> str | bytes | None:
-        """See `milepost.saver.Saver.attachment`."""
-        with self._watch("attachment", thread):
-            store = await self.open(side)
-            loaded = await store.get(thread, ATTACHMENTS, address)
-            if loaded is None:
-                return None
-            row = loaded.snapshots[0].row
-            shelf = self.codec.shelf(thread, loaded.packs.get(thread, ()))
-            try:
-                return cast("str | bytes", self.codec.values(thread, self.codec.header(thread, row), shelf)["content"])
-            except MilepostError as exc:
-                raise of_checkpoint(exc, thread, row) from exc
 
     async def migrate(self, side: Side, thread: str, mode: Mode, *, history: bool) -> Migrated:
         """See `milepost.saver.Saver.migrate`."""
         shared = self.shared
-        with self._watch("migrate", thread):
+        with self.watch("migrate", thread):
             # A memory of its own: what is put at the same time must not refer to what is not stored yet.
             codec = Codec(self.codec.serde, Memory(shared.memory.limit), shared.vault)
             upgrader = Upgrader(codec, shared.schemas or Schemas({}), self._drifted)
             return await Migrator(await self.open(side), codec, upgrader).thread(thread, mode, history=history)
 
     async def threads(self, side: Side, after: tuple[str, ...] | None) -> ThreadPage:
-        with self._watch("threads"):
+        with self.watch("threads"):
             return await (await self.open(side)).threads(after, PAGE)
 
     async def stats(self, side: Side, thread: str | None) -> Stats:
         name = None if thread is None else check_thread(thread)
-        with self._watch("stats", name or ""):
+        with self.watch("stats", name or ""):
             return await (await self.open(side)).stats(name)
 
 

@@ -9,8 +9,9 @@ where ``Mine`` is a `milepost.testing.Subject`. It needs pytest and no plugin; w
 
 from __future__ import annotations
 
+from milepost.testing.suite.archives import Archives, Background, Guarded
 from milepost.testing.suite.basis import Behaviours, cases_of, needs
-from milepost.testing.suite.bounded import Archives, Background, Guarded, Hooked, Merging, Policies
+from milepost.testing.suite.bounded import Hooked, Merging, Policies
 from milepost.testing.suite.delta import DeltaHistory, DeltaUpkeep
 from milepost.testing.suite.failing import Damage, Faults
 from milepost.testing.suite.guard import HeadGuard

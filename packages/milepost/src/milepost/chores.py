@@ -1,0 +1,81 @@
+"""What keeps threads small, over the operations of a saver: maintenance, erasure, archives, attachments."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import cast
+
+from langgraph.checkpoint.base import DeltaChannelHistory
+
+from milepost import archive, maintenance, upkeep
+from milepost.codec.codec import of_checkpoint
+from milepost.errors import Conflict, MilepostError
+from milepost.operations import PAGE, Operations, Side
+from milepost.places import ATTACHMENTS, Place
+from milepost.store import merge_spans
+
+
+async def keep(ops: Operations, side: Side, order: upkeep.Order) -> upkeep.Report:
+    """See `milepost.saver.Saver.maintain`."""
+
+    async def history(thread: str, id: str, channels: Sequence[str]) -> Mapping[str, DeltaChannelHistory]:
+        return await ops.history(side, Place(thread, "", id), channels)
+
+    order = replace(order, ledger="ledger" in ops.shared.backend.capabilities)
+    return await upkeep.maintain(await ops.open(side), ops.codec, order, history, ops.watch)
+
+
+async def erase(ops: Operations, side: Side, thread: str, hooks: upkeep.Hooks, *, force: bool) -> upkeep.Erased:
+    """See `milepost.saver.Saver.erase`."""
+    chart = await (await ops.open(side)).chart(thread)
+    before = maintenance.Amount() if chart is None else maintenance.Amount.of(chart)
+    attachments = 0 if chart is None else sum(row.ns == ATTACHMENTS for row in chart.rows)
+    try:
+        await ops.delete_thread(side, thread, force=force)
+        archived = await upkeep.called(hooks.erase(thread)) or 0
+    except Exception as exc:
+        return upkeep.Erased(thread, before, attachments, 0, f"{type(exc).__name__}: {exc}")
+    return upkeep.Erased(thread, before, attachments, archived)
+
+
+async def restore(ops: Operations, side: Side, path: str | os.PathLike[str], thread: str | None) -> upkeep.Restored:
+    """See `milepost.saver.Saver.restore`."""
+    store = await ops.open(side)
+    source, found = archive.whole(path)
+    target = thread or source
+    chart = await store.chart(target)
+    strangers = {(row.ns, row.id) for row in chart.rows} - {(row.ns, row.id) for row in found.rows} if chart else ()
+    if strangers:
+        raise Conflict(
+            f"thread {target!r} has {len(strangers)} checkpoints that are not in {path}: restore it to another "
+            "thread id",
+            thread=target,
+        )
+    spans = [*(row.spans for row in found.rows), *(row.spans for *_, row in found.writes)]
+    live = merge_spans(span for some in spans for span in some)
+    packs = ops.codec.regroup(source, target, found.packs, live)
+    batch = ops.codec.reseal(source, target, replace(found, packs=()))
+    for at in range(0, len(packs), PAGE):
+        await store.load(target, replace(batch, rows=(), writes=(), packs=tuple(packs[at : at + PAGE])))
+    await store.load(target, replace(batch, rows=(), packs=()))
+    for at in range(0, len(batch.rows), PAGE):
+        await store.load(target, replace(batch, rows=batch.rows[at : at + PAGE], writes=(), packs=()))
+    ops.codec.reset(target)
+    return upkeep.Restored(target, len(batch.rows), len(batch.writes))
+
+
+async def attachment(ops: Operations, side: Side, thread: str, address: str) -> str | bytes | None:
+    """See `milepost.saver.Saver.attachment`."""
+    with ops.watch("attachment", thread):
+        store = await ops.open(side)
+        loaded = await store.get(thread, ATTACHMENTS, address)
+        if loaded is None:
+            return None
+        row = loaded.snapshots[0].row
+        shelf = ops.codec.shelf(thread, loaded.packs.get(thread, ()))
+        try:
+            return cast("str | bytes", ops.codec.values(thread, ops.codec.header(thread, row), shelf)["content"])
+        except MilepostError as exc:
+            raise of_checkpoint(exc, thread, row) from exc

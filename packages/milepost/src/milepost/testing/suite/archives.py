@@ -1,0 +1,182 @@
+"""Maintenance beside others: threads that somebody drives, archives, erasure, and the background."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from milepost.archive import ArchiveFolder, frames
+from milepost.errors import Conflict, Corrupt, InvalidConfig
+from milepost.ledger import Succeeded
+from milepost.maintaining import MAINTAINER
+from milepost.retention import Retention
+from milepost.testing.chain import Chain, at, id_of, inside
+from milepost.testing.faults import Plan
+from milepost.testing.lab import Lab
+from milepost.testing.same import assert_same
+from milepost.testing.suite.basis import Behaviours, needs
+from milepost.testing.suite.bounded import grown, later, words
+from milepost.testing.workers import Worker, wants
+
+
+class Guarded(Behaviours):
+    """Threads that somebody drives, and what an unsettled call may need, are left alone."""
+
+    async def test_a_thread_under_a_lease(self, lab: Lab) -> None:
+        chain = await grown(lab.saver, steps=6)
+        async with lab.saver.lease("thread"):
+            report = await lab.saver.maintain(Retention(keep_last=1, idle_thread="1d"), clock=later(9))
+            assert [one.outcome for one in report.threads] == ["leased"]
+            assert len(await chain.ids()) == 6
+        await lab.saver.maintain(Retention(keep_last=1))
+        assert len(await chain.ids()) == 1
+
+    @needs("ledger")
+    async def test_what_an_unsettled_call_may_need(self, lab: Lab) -> None:
+        chain, worker = await grown(lab.saver, steps=6), Worker(lab)
+        await worker.do(wants(call="settled", checkpoints=(("", "0002"),)))
+        call = await worker.run(wants(checkpoints=(("", "0003"),)))
+        policy = Retention(keep_last=1, idle_thread="1d")
+        await lab.saver.maintain(policy, clock=later(9))
+        assert await chain.ids() == ["0006", "0003"]
+        await worker.settle(call, Succeeded("paid"))
+        await lab.saver.maintain(policy, clock=later(9))
+        assert await chain.ids() == []
+
+
+class Archives(Behaviours):
+    """What goes can be archived first, and loaded again; what is erased is gone."""
+
+    async def test_archived_and_restored(self, lab: Lab) -> None:
+        chain = await grown(lab.saver, steps=12)
+        await chain.writes(("n", 1), id="0004", task="t", path="p")
+        await grown(lab.saver, steps=4, ns="sub")
+        before = await lab.saver.list(at("thread", None))
+        folder = ArchiveFolder(lab.subject.directory / "archive")
+        for last in (8, 4, 1):
+            await lab.saver.maintain(Retention(keep_last=last, namespaces=""), hooks=folder)
+        path = folder.path_of("thread")
+        steps = list(frames(path))
+        assert [len(step.batch.rows) for step in steps] == [4, 4, 3]
+        # Each message was archived once.
+        assert sum(len(pack.data) for step in steps for pack in step.batch.packs) < 40_000
+        assert len(await chain.ids()) == 1
+        with pytest.raises(Conflict):
+            await lab.saver.restore(path)
+        for _ in range(2):
+            restored = await lab.saver.restore(path, "elsewhere")
+            assert (restored.thread, restored.checkpoints, restored.writes) == ("elsewhere", 11, 1)
+        old = [item for item in before if inside(item.config)["checkpoint_ns"] == ""][1:]
+        async for saver in lab.views():
+            found = await saver.list(at("elsewhere"))
+            for one, other in zip(old, found, strict=True):
+                assert id_of(one.config) == id_of(other.config)
+                assert_same(one._replace(config={}, parent_config=None), other._replace(config={}, parent_config=None))
+            # A parent that had gone before is not found again.
+            wanted = [None if number in (9, 5, 1) else f"{number - 1:04}" for number in range(11, 0, -1)]
+            assert [id_of(item.parent_config) for item in found] == wanted
+        await lab.saver.delete_thread("thread")
+        assert (await lab.saver.restore(path)).thread == "thread"
+        assert len(await lab.saver.ids(at("thread"))) == 11
+
+    async def test_an_archive_that_was_cut_short(self, lab: Lab) -> None:
+        chain = await grown(lab.saver, steps=9)
+        folder = ArchiveFolder(lab.subject.directory / "archive")
+        await lab.saver.maintain(Retention(keep_last=6), hooks=folder)
+        path = folder.path_of("thread")
+        whole = path.read_bytes()
+        await lab.saver.maintain(Retention(keep_last=3), hooks=folder)
+        both = path.read_bytes()
+        assert both.startswith(whole)
+        for cut in (len(whole) + 5, len(both) - 1):
+            path.write_bytes(both[:cut])
+            assert [len(step.batch.rows) for step in frames(path)] == [3]
+        await lab.saver.maintain(Retention(keep_last=1), hooks=folder)
+        assert [len(step.batch.rows) for step in frames(path)] == [3, 2]
+        path.write_bytes(whole[:40] + b"?" + whole[41:])
+        with pytest.raises(Corrupt):
+            list(frames(path))
+        await chain.put({"n": 10})
+        report = await lab.saver.maintain(Retention(keep_last=1), hooks=folder)
+        assert [one.outcome for one in report.threads] == ["failed"]
+        assert len(await chain.ids()) == 2, "what could not be archived stays"
+        with pytest.raises(InvalidConfig):
+            await lab.saver.restore(lab.subject.directory / "nothing")
+
+    async def test_erased(self, lab: Lab) -> None:
+        for thread in ("gone", "stays"):
+            await grown(lab.saver, thread, 5)
+            await grown(lab.saver, thread, 2, "sub")
+        folder = ArchiveFolder(lab.subject.directory / "archive")
+        await lab.saver.maintain(Retention(keep_last=2), hooks=folder)
+        amount = (await lab.saver.stats("gone")).checkpoints
+        gone, nobody = await lab.saver.erase(["gone", "nobody"], hooks=folder)
+        assert (gone.before.checkpoints, gone.archived, gone.error) == (amount, 1, "")
+        assert (nobody.before.checkpoints, nobody.archived, nobody.error) == (0, 0, "")
+        assert not folder.path_of("gone").exists()
+        assert folder.path_of("stays").exists()
+        async for saver in lab.views():
+            assert [row.thread for row in await saver.threads()] == ["stays"]
+            assert (await saver.stats("gone"))[:4] == (0, 0, 0, 0)
+
+    @needs("ledger")
+    async def test_unsettled_calls_are_not_erased(self, lab: Lab) -> None:
+        chain, worker = await grown(lab.saver, steps=2), Worker(lab)
+        await worker.run(wants())
+        (report,) = await lab.saver.erase(["thread"])
+        assert "UnsettledCalls" in report.error
+        assert len(await chain.ids()) == 2
+        (report,) = await lab.saver.erase(["thread"], force=True)
+        assert (report.error, await chain.ids()) == ("", [])
+
+
+class Background(Behaviours):
+    """`maintaining` works in the background, in one process at a time."""
+
+    async def _until(self, lab: Lab, done: Callable[[], bool]) -> None:
+        for _ in range(400):
+            if done():
+                return
+            await lab.idle()
+        raise AssertionError("it did not happen")
+
+    async def test_at_once_and_when_a_thread_has_grown(self, lab: Lab) -> None:
+        chain = await grown(lab.saver, steps=8)
+        await grown(lab.saver, "other", 8)
+        options: dict[str, Any] = {"every": 3600, "grown": "20kB", "quiet": 0}
+        async with lab.saver.maintaining(Retention(keep_last=2), **options) as manager:
+            await self._until(lab, lambda: manager.rounds == 1)
+            reports = [manager.last]
+            assert len(await chain.ids()) == 2
+            for number in range(60):
+                await chain.put({"text": words(number)})
+            await self._until(lab, lambda: manager.rounds >= 2)
+            reports.append(manager.last)
+        assert [one.seen for one in reports if one is not None] == [2, 1], "then only the one that has grown"
+        assert not manager.holds
+        assert len(await Chain(lab.saver, "other").ids()) == 2
+
+    async def test_one_at_a_time(self, lab: Lab) -> None:
+        await grown(lab.saver, steps=4)
+        second = lab.open()
+        async with second.maintaining(every=0.05) as other:
+            await self._until(lab, lambda: other.holds)
+            async with lab.saver.maintaining(every=0.05) as manager:
+                before = other.rounds
+                await self._until(lab, lambda: other.rounds > before + 2)
+                assert not manager.holds
+                assert manager.rounds == 0
+        async with lab.saver.maintaining(every=0.05) as manager:
+            await self._until(lab, lambda: manager.holds and manager.rounds > 0)
+        assert await lab.saver.get(at(MAINTAINER)) is None
+
+    async def test_what_goes_wrong_is_tried_again(self, lab: Lab) -> None:
+        chain = await grown(lab.saver, steps=4)
+        plan = Plan()
+        faulty = lab.faulty(plan)
+        plan.arm("before", times=3)
+        async with faulty.maintaining(Retention(keep_last=1), every=0.05) as manager:
+            await self._until(lab, lambda: manager.rounds > 0)
+        assert len(await chain.ids()) == 1
