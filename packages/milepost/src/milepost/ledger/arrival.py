@@ -200,6 +200,9 @@ class Arrival(Basis):
                 return None
             return self._again(plan, row, attempt=row.attempt + 1, outcome={}, note="retried with the same key")
         if request.answer is not None and request.answer.kind != "unknown":
+            if request.answer.kind == "not_applied" and now < quiet and not record.told:
+                await self.wait(hands, plan, record, quiet - now)
+                return None
             await self.judge(store, row, request.answer, request.answered_by or "a person", plan.fence)
             return None
         if policy.reconcile is not None:

@@ -343,7 +343,8 @@ class Ledger:
 
         `key` is `CallRecord.key`. Without `thread_id` it is looked for among keys of global scope and the unsettled
         calls of all threads. Raises `InvalidConfig` when there is no such call, and `Conflict` when there is nothing
-        to decide: it is settled, or its owner's lease has not ended.
+        to decide: it is settled, its owner's lease has not ended, or, for `not_applied`, a worker that crashed might still
+        act on it after `wait_timeout`.
         """
         return run(self._upkeep.resolve(self.core.blocking(), key, verdict, by=by, note=note, thread=thread_id))
 

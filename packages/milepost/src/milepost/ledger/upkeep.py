@@ -8,6 +8,7 @@ from langchain_core.messages import AIMessage
 
 from milepost.callstore import CALL_PAGE, UNSETTLED, CallAnswer, CallQuery, CallRow, State
 from milepost.errors import Conflict, InvalidConfig
+from milepost.ledger.basis import LAST_LOOK
 from milepost.ledger.core import Core
 from milepost.ledger.hands import Hands
 from milepost.ledger.policy import Verdict
@@ -94,6 +95,24 @@ class Upkeep:
         where = "in several threads" if rows else "not recorded, or settled already"
         raise InvalidConfig(f"the call {key!r} is {where}: name its thread, thread_id=…", what="key", value=repr(key))
 
+    async def _quiet(self, hands: Hands, row: CallRow) -> None:
+        """Wait until a worker that was given up can act no more: what a person did not see may else still come."""
+        core, waited = self.core, 0.0
+        record = core.book.open(row)
+        while not record.told:
+            now = (await (await core.store(hands)).calls(CallQuery(row.thread, keys=(row.key,)), None, 1)).now
+            left = row.until + record.info.max_duration + core.settings.skew - now
+            if left <= 0:
+                return
+            if waited >= core.settings.wait_timeout:
+                raise Conflict(
+                    f"the call {row.key!r} may still take effect for {left:.1f} s: say then that it did not",
+                    thread=row.thread,
+                )
+            pause = min(left, LAST_LOOK)
+            await hands.sleep(pause)
+            waited += pause
+
     async def _decide(self, hands: Hands, row: CallRow, verdict: Verdict, by: str, note: str) -> CallAnswer:
         core = self.core
         store, fence = await core.store(hands), core.fence(row.thread)
@@ -110,6 +129,8 @@ class Upkeep:
                 return answer
             row = answer.row
         if row.state == "in_doubt":
+            if verdict.kind == "not_applied":
+                await self._quiet(hands, row)
             words = Verdict(verdict.kind, verdict.result, note or verdict.note)
             return await core.judge(store, row, words, by, fence)
         if row.state == "compensation_failed":

@@ -254,6 +254,22 @@ class CallsInDoubt(Behaviours):
             assert (asked, worker.performed) == ([], [])
 
     @needs("ledger")
+    async def test_nobody_says_no_while_a_zombie_can_act(self, lab: Lab) -> None:
+        lost = await Worker(lab, lease=0).run(wants())
+        worker = Worker(lab)
+        with pytest.raises(CallInDoubt):
+            await worker.do(wants())
+        with pytest.raises(CallInProgress):
+            await worker.do(wants(answer=not_applied(), answered_by="anna"))
+        with pytest.raises(Conflict, match="may still take effect"):
+            await worker.resolve(lost.record_key, not_applied())
+        assert (await worker.resolve(lost.record_key, applied("seen"))).result == "seen"
+        with pytest.raises(CallInDoubt):
+            await worker.do(wants(call="c2"), TimeoutError())
+        # Its own worker says that it does not act any more.
+        assert await worker.do(wants(call="c2", answer=not_applied()), "now") == "now"
+
+    @needs("ledger")
     @pytest.mark.parametrize("verdict", [applied("paid"), not_applied(), unknown()])
     async def test_reconcile_decides(self, lab: Lab, verdict: Any) -> None:
         seen: list[Any] = []
