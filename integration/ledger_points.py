@@ -33,7 +33,8 @@ POINTS = (
     "after put",
 )
 """In the order of a call: what is about to happen, and what has happened but is not yet told. `Call.check` is a claim
-to the store, the barrier lies between the call and its claim."""
+to the store, the barrier lies between the call and its claim. A transactional tool, which makes no check, has that
+point right before its commit."""
 
 
 @dataclass(frozen=True)

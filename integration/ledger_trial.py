@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import milepost
+import psycopg
 from ledger_points import POINTS, Death
-from ledger_worker import Cell, Life, Word, live, receipt, reference
+from ledger_worker import Cell, Life, Word, database_of, live, receipt, reference
 from milepost.tools import Ledger
 from milepost.tools.adapter import verdict_of
 from milepost_inspector.demo.world import ask
@@ -30,7 +31,7 @@ LIVES = 12
 def context() -> ForkServerContext:
     """New processes, without the time that importing LangChain takes."""
     found = multiprocessing.get_context("forkserver")
-    found.set_forkserver_preload(["ledger_worker", "langchain.agents", "milepost_files"])
+    found.set_forkserver_preload(["ledger_worker", "langchain.agents", "milepost_files", "milepost_postgres"])
     return found
 
 
@@ -49,6 +50,13 @@ class World:
             if name == thread:
                 found[rest.partition("#")[0]] += 1
         return found
+
+
+def booked(url: str, thread: str) -> Counter[str]:
+    """Order -> how often it was charged, by the rows of transactional tools."""
+    with psycopg.connect(database_of(url)) as connection:
+        rows = connection.execute("SELECT name, count(*) FROM charge WHERE thread = %s GROUP BY name", [thread])
+        return Counter(dict(rows.fetchall()))
 
 
 @contextmanager
@@ -179,5 +187,5 @@ def trial(cell: Cell, url: str, thread: str, world: World, deaths: Sequence[Deat
                 settle_by_hand(url, thread, word, found)
             else:
                 answers = found
-    outcome.effects = world.effects(thread)
+    outcome.effects = booked(url, thread) if cell.kind == "transactional" else world.effects(thread)
     return outcome

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -10,6 +11,7 @@ from typing import Any, Literal, cast
 
 import ledger_ablations
 import milepost
+import psycopg
 from driving import Durability, thread
 from langchain.agents.middleware import AgentMiddleware
 from langchain_core.messages import HumanMessage
@@ -30,6 +32,7 @@ from milepost.tools import (
     keyed,
     not_applied,
     readonly,
+    transactional,
     unsafe,
 )
 from milepost_inspector.demo import world
@@ -38,7 +41,7 @@ Mode = Literal["sync", "async", "slow", "exit"]
 Kind = Literal["keyed", "reconcile", "person", "transactional"]
 Flavour = Literal["blocking", "async"]
 MODES: tuple[Mode, ...] = ("sync", "async", "slow", "exit")
-KINDS: tuple[Kind, ...] = ("keyed", "reconcile", "person")
+KINDS: tuple[Kind, ...] = ("keyed", "reconcile", "person", "transactional")
 
 LEASE = 0.4
 EFFECT = 0.2
@@ -113,6 +116,8 @@ def policy(life: Life) -> ToolPolicy:
         own["scope"] = "global"
     if life.cell.kind == "keyed":
         return keyed(window="24h", max_duration=EFFECT, **own)
+    if life.cell.kind == "transactional":
+        return transactional(max_duration=EFFECT, **own)
 
     def reconcile(record: CallRecord) -> Verdict:
         order, cents = record.arguments["order"], record.arguments["cents"]
@@ -132,8 +137,44 @@ def receipt(order: str, cents: int) -> str:
     return f"charged {cents} for {order}"
 
 
+TABLE = "CREATE TABLE IF NOT EXISTS charge (thread text, name text)"
+CHARGE = "INSERT INTO charge VALUES (%s, %s)"
+
+
+def database_of(url: str) -> str:
+    """The database of a store's URL, without the options that only the store knows."""
+    return re.sub(r"[?&]schema=[^&]*", "", url)
+
+
+def booking_tools(life: Life, points: Points) -> list[BaseTool]:
+    """The tool whose effect is a row in the ledger's own database."""
+
+    @tool
+    def charge(order: str, cents: int) -> str:
+        """Charge an account."""
+        with psycopg.connect(database_of(life.url)) as connection:
+            points.reach("before effect")
+            connection.execute(CHARGE, (life.thread, order))
+            current_call().settle_with(connection, receipt(order, cents))
+            points.reach("before check")
+        points.reach("after effect")
+        return receipt(order, cents)
+
+    async def acharge(order: str, cents: int) -> str:
+        async with await psycopg.AsyncConnection.connect(database_of(life.url)) as connection:
+            points.reach("before effect")
+            await connection.execute(CHARGE, (life.thread, order))
+            await current_call().asettle_with(connection, receipt(order, cents))
+            points.reach("before check")
+        points.reach("after effect")
+        return receipt(order, cents)
+
+    charge.coroutine = acharge
+    return [charge]
+
+
 def charge_tools(life: Life, points: Points) -> list[BaseTool]:
-    """The tool with the effect."""
+    """The tool whose effect is in the outside world."""
 
     def request(order: str, cents: int, call: Call | None) -> dict[str, Any]:
         asked = {"op": "effect", "id": f"{life.thread}/{order}", "run": life.run, "payload": {"cents": cents}}
@@ -223,7 +264,8 @@ def live(life: Life, told: Connection) -> None:
     with milepost.connect(life.url) as opened:
         saver = Saver(cast("Backend", WatchedBackend(opened.backend, points, slow)))
         cell = life.cell
-        tools, around = charge_tools(life, points), wiring(life, saver, points)
+        make = booking_tools if cell.kind == "transactional" else charge_tools
+        tools, around = make(life, points), wiring(life, saver, points)
         graph = build(cell.shape, cell.turns, tools, around, saver, restless=cell.restless)
         config = thread(life.thread)
         start: Any = None

@@ -13,11 +13,12 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
+import psycopg
 import pytest
 from ledger_agents import SHAPES, Shape
 from ledger_points import POINTS, Death
 from ledger_trial import Worker, World, all_deaths, expected, right, running_world, said, trial
-from ledger_worker import KINDS, MODES, Cell, Kind, Life, Mode
+from ledger_worker import KINDS, MODES, TABLE, Cell, Kind, Life, Mode, database_of
 from stores import url_of
 
 CELLS = list(product(SHAPES, MODES, KINDS))
@@ -42,6 +43,18 @@ def files(tmp_path: Path) -> str:
     return url_of("files", tmp_path)
 
 
+@pytest.fixture
+def store(kind: Kind, tmp_path: Path) -> str:
+    """Where a kind of tool can be tried."""
+    url = url_of("postgres" if kind == "transactional" else "files", tmp_path)
+    if kind == "transactional":
+        with psycopg.connect(database_of(url), autocommit=True) as connection:
+            # Workers of pytest make the table at the same time.
+            connection.execute("SELECT pg_advisory_lock(7)")
+            connection.execute(TABLE)
+    return url
+
+
 def _some(deaths: list[Death], cell: int, whole: bool) -> list[Death]:
     """All of them, or a few: other ones in each cell, so that together the cells have all."""
     stride = max(len(deaths) // FEW, 1)
@@ -54,19 +67,19 @@ def test_killed_at_any_point_each_effect_is_made_once(
     mode: Mode,
     kind: Kind,
     name: str,
-    files: str,
+    store: str,
     world: World,
     pytestconfig: pytest.Config,
     record_property: Callable[[str, object], None],
 ) -> None:
     number = CELLS.index((shape, mode, kind))
     cell = Cell(shape, mode, kind, "blocking" if number % 2 else "async")
-    unharmed = trial(cell, files, f"{name} unharmed", world)
+    unharmed = trial(cell, store, f"{name} unharmed", world)
     assert right(cell, unharmed), unharmed
     deaths = _some(all_deaths(unharmed.last), number, pytestconfig.getoption("--ledger-matrix") == "full")
     wrong = []
     for death in deaths:
-        outcome = trial(cell, files, f"{name} {death.point} {death.occurrence}", world, [death])
+        outcome = trial(cell, store, f"{name} {death.point} {death.occurrence}", world, [death])
         assert outcome.killed == 1 or mode == "exit", "whoever is killed in a put at the exit has ended already"
         if not right(cell, outcome):
             wrong.append((death, outcome))
@@ -108,7 +121,8 @@ def test_killed_over_and_over(name: str, files: str, world: World, pytestconfig:
     while killed < kills:
         threads += 1
         shape, mode = chance.choice(SHAPES), chance.choice(MODES)
-        cell = Cell(shape, mode, chance.choice(KINDS), chance.choice(["blocking", "async"]))
+        kind = chance.choice([kind for kind in KINDS if kind != "transactional"])
+        cell = Cell(shape, mode, kind, chance.choice(["blocking", "async"]))
         points = reachable if mode == "exit" else POINTS
         deaths = [Death(chance.choice(points), chance.randint(1, 3)) for _ in range(chance.randint(2, 5))]
         outcome = trial(cell, files, f"{name} {threads}", world, deaths)

@@ -37,6 +37,7 @@ def test_the_pages_that_teach_by_code_have_code() -> None:
     assert taught >= {
         "README",
         "leases",
+        "ledger",
         "retention",
         "quickstart",
         "values",
