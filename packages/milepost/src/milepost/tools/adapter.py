@@ -98,6 +98,7 @@ class Ledger(PlainLedger):
         self._conversations = Conversations()
         self._seats = _Seats()
         self._warned: set[str] = set()
+        self._policies: dict[str, tuple[ToolPolicy, ToolPolicy]] = {}
 
     def middleware(self) -> LedgerMiddleware:
         """For ``create_agent``: name it last, so that retries and reviews are around it and it is around the tool."""
@@ -183,8 +184,16 @@ class Ledger(PlainLedger):
             checkpoints=tuple(task.started_from.items())[::-1],
             durable=task.durability != "exit",
             epoch=task.epoch,
-            policy=replace(policy, not_applied=(*policy.not_applied, ArgumentsRefused)),
+            policy=self._refusing(call["name"], policy),
         )
+
+    def _refusing(self, tool: str, policy: ToolPolicy) -> ToolPolicy:
+        """The class of a tool that, besides, has not been performed when it refused its arguments."""
+        known = self._policies.get(tool)
+        if known is None or known[0] is not policy:
+            refusing = replace(policy, not_applied=(*policy.not_applied, ArgumentsRefused))
+            known = self._policies[tool] = policy, refusing
+        return known[1]
 
     def _answered(self, wanted: CallRequest, task: Task) -> CallRequest:
         """With the verdict that the run was resumed with, if there is one for this call."""
@@ -205,11 +214,13 @@ class Ledger(PlainLedger):
         if asked is None or asked.calls < 2:
             return False
         others = self._seats.others(task, call["id"])
+        if not (task.pulled or others):
+            return False
         recorded = sum(
             self.policy(one["name"]).effectful and conversation.answer(one["id"]) is None
             for one in conversation.beside(asked)
         )
-        if recorded < 2 or not (task.pulled or others):
+        if recorded < 2:
             return False
         self._warn_once(
             "tasks",
