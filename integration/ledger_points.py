@@ -45,6 +45,8 @@ class Death:
     occurrence: int
     stop: str = ""
     """Not a death: the worker is stopped, until it is let go on and there is a file of this name."""
+    slow: float = 0.0
+    """Seconds that every put takes longer than it does in the cell: for ever, if they are more than the worker lives."""
 
 
 class Points:

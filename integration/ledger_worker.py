@@ -260,7 +260,7 @@ def live(life: Life, told: Connection) -> None:
     """The life."""
     ledger_ablations.take_out(life.cell.ablation)
     points = Points(life.death)
-    slow = SLOW if life.cell.mode == "slow" else 0.0
+    slow = (SLOW if life.cell.mode == "slow" else 0.0) + (life.death.slow if life.death else 0.0)
     with milepost.connect(life.url) as opened:
         saver = Saver(cast("Backend", WatchedBackend(opened.backend, points, slow)))
         cell = life.cell
