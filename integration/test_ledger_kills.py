@@ -117,11 +117,12 @@ def test_killed_over_and_over(name: str, files: str, world: World, pytestconfig:
     )
     killed = threads = 0
     assert kills
+    outside: list[Kind] = [kind for kind in KINDS if kind != "transactional"]
     reachable = [point for point in POINTS if "put" not in point]
     while killed < kills:
         threads += 1
         shape, mode = chance.choice(SHAPES), chance.choice(MODES)
-        kind = chance.choice([kind for kind in KINDS if kind != "transactional"])
+        kind = chance.choice(outside)
         cell = Cell(shape, mode, kind, chance.choice(["blocking", "async"]))
         points = reachable if mode == "exit" else POINTS
         deaths = [Death(chance.choice(points), chance.randint(1, 3)) for _ in range(chance.randint(2, 5))]
