@@ -9,7 +9,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, aclosing, closing, contextmanager
 from multiprocessing.connection import Connection, wait
@@ -164,10 +164,12 @@ async def test_a_lease_does_not_outlast_a_run_that_stops(saver: Saver, flavour: 
     graph = milepost.exclusive(builder.compile(checkpointer=saver), saver)
     await flavour.invoke(graph, {"items": ["0"]}, thread("t"))
     await flavour.invoke(graph, Command(resume="yes"), thread("t"))
-    async with aclosing(graph.astream({"items": ["1"]}, thread("t"), stream_mode="values")) as parts:
-        await anext(parts)
-    with closing(graph.stream({"items": ["2"]}, thread("u"), stream_mode="values")) as parts:
-        next(parts)
+    later: Any = graph.astream({"items": ["1"]}, thread("t"), stream_mode="values")
+    async with aclosing(later):
+        await anext(later)
+    now: Any = graph.stream({"items": ["2"]}, thread("u"), stream_mode="values")
+    with closing(now):
+        next(now)
     with pytest.raises(ValueError, match="thread_id"):
         await flavour.invoke(graph, {"items": ["0"]}, {})
     for name in ("t", "u"):
@@ -197,7 +199,7 @@ def test_what_can_be_made_exclusive(saver: Saver, tmp_path: Path) -> None:
 
 
 @contextmanager
-def _process(target: Any, *arguments: Any) -> Iterator[tuple[Any, Connection]]:
+def _process(target: Any, *arguments: Any) -> Generator[tuple[Any, Connection]]:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["contending", "milepost_files", "milepost_postgres", "milepost_redis"])
     link, other = context.Pipe()
@@ -273,7 +275,7 @@ def test_workers_that_are_paused_at_random_lose_nothing(store: str, tmp_path: Pa
 
 
 @contextmanager
-def _racers(url: str) -> Iterator[list[tuple[Any, Connection]]]:
+def _racers(url: str) -> Generator[list[tuple[Any, Connection]]]:
     with ExitStack() as stack:
         yield [stack.enter_context(_process(contending.racer, url, number)) for number in range(WORKERS)]
 
@@ -295,7 +297,7 @@ def test_the_clock_of_a_client_decides_nothing(store: str, tmp_path: Path, monke
 
 
 @contextmanager
-def _server(kind: str) -> Iterator[tuple[str, Any]]:
+def _server(kind: str) -> Generator[tuple[str, Any]]:
     if kind == "postgres":
         subjects.required(servers.postgres_url)
         with servers.Postgres() as server:

@@ -118,7 +118,7 @@ class Calls:
         """The verb `calls`: one place after another, in the order of their names."""
         found: list[CallRow] = []
         cursor: tuple[str, ...] | None = None
-        now: float | None = None
+        now = 0.0
         names = await self._names(query, after[0] if after else "")
         while names:
             bounds = [after if after is not None and after[0] == name else None for name in names]
@@ -140,7 +140,7 @@ class Calls:
                     bound = (name, repr(_TIME.unpack(at)[0]), key.decode())
                     (reply,) = await self._steps("list calls", self._call(name, query, bound))
             names = await self._names(query, names[-1] + "\0") if query.thread is None else names[:0]
-        return CallPage(tuple(found), None, await self._now() if now is None else now)
+        return CallPage(tuple(found), None, now or await self._now())
 
     async def _now(self) -> float:
         ((seconds, micros),) = await self._steps("read the time", Command((b"TIME",)))

@@ -12,7 +12,7 @@ import inspect
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.messages.utils import count_tokens_approximately
@@ -89,7 +89,7 @@ def _limit(last: object, tokens: object, bytes: object, counter: object) -> _Lim
         None if last is None else count(last, "last", 1),
         None if tokens is None else count(tokens, "tokens", 1),
         None if bytes is None else size(bytes, "bytes"),
-        count_tokens_approximately if counter is None else counter,
+        cast("Callable[[list[BaseMessage]], int]", counter or count_tokens_approximately),
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from contextvars import copy_context
@@ -183,7 +183,7 @@ class Face:
             await self.saver.aprune(threads, strategy=strategy)
 
     @asynccontextmanager
-    async def lease(self, thread: str, **options: Any) -> AsyncIterator[ThreadLease]:
+    async def lease(self, thread: str, **options: Any) -> AsyncGenerator[ThreadLease]:
         """`Saver.lease`."""
         if self._blocking:
             with self.saver.lease(thread, **options) as lease:
@@ -295,7 +295,7 @@ class Lab:
         else:
             threading.Event().wait(_MOMENT)
 
-    async def views(self) -> AsyncIterator[Face]:
+    async def views(self) -> AsyncGenerator[Face]:
         """The saver at hand, and then one that remembers nothing: what holds must hold for both."""
         yield self.saver
         yield await self.reopen()

@@ -13,7 +13,7 @@ from milepost.errors import InvalidConfig
 from milepost.maintenance import ThreadPlan
 from milepost.retention import Retention
 from milepost.store import Batch
-from milepost.testing.chain import Chain, at, id_of
+from milepost.testing.chain import Chain, at, id_of, inside
 from milepost.testing.lab import Face, Lab
 from milepost.testing.same import assert_same
 from milepost.testing.suite.basis import Behaviours
@@ -378,9 +378,7 @@ class Hooked(Behaviours):
         hooks = Careful()
         report = await lab.saver.maintain(Retention(keep_last=1), hooks=hooks)
         assert {one.thread: one.outcome for one in report.threads} == {"a": "vetoed", "b": "changed"}
-        assert_same(
-            [item for item in before if item.config["configurable"]["thread_id"] == "a"], await lab.saver.list(at("a"))
-        )
+        assert_same([item for item in before if inside(item.config)["thread_id"] == "a"], await lab.saver.list(at("a")))
         assert len(await lab.saver.ids(at("b"))) == 1
 
     async def test_a_veto_of_a_checkpoint(self, lab: Lab) -> None:
