@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from milepost.errors import LeaseLost
 from milepost.fences import NOBODY, Lease, acquired, next_fence, released
@@ -141,6 +141,7 @@ class History:
 
 
 @pytest.mark.parametrize("store", [memory, files])
+@settings(deadline=None, max_examples=50)
 @given(steps=_steps)
 def test_no_write_of_a_former_owner_is_ever_seen(store: Any, steps: list[Step]) -> None:
     clock = Clock()

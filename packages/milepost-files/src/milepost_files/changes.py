@@ -45,7 +45,7 @@ class PutCheckpoint(Change):
         if self._fence is not None:
             refuse_late(self._thread, index, self._fence)
         parents = row.ancestors if row.parent is None else (row.parent, *row.ancestors)
-        _refuse_deleted(self._thread, index, parents)
+        _refuse_deleted(self._thread, index, parents, now)
         if self._generation is not None and self._generation != index.generation:
             self.answer = Put(stale=True, generation=_generation(index))
             return None
@@ -90,7 +90,7 @@ class PutWrites(Change):
     def decide(self, index: Index, read: Read, now: float) -> FrameDraft | None:
         if self._fence is not None:
             refuse_late(self._thread, index, self._fence)
-        _refuse_deleted(self._thread, index, (self._place[1],))
+        _refuse_deleted(self._thread, index, (self._place[1],), now)
         if self._generation is not None and self._generation != index.generation:
             self.answer = Wrote(stale=True, generation=_generation(index), accepted=(False,) * len(self._rows))
             return None
@@ -197,7 +197,7 @@ class ChangeCall(Change):
     def decide(self, index: Index, read: Read, now: float) -> FrameDraft | None:
         if self._fence is not None:
             refuse_late(self._thread, index, self._fence)
-        _refuse_deleted(self._thread, index, self._after)
+        _refuse_deleted(self._thread, index, self._after, now)
         decision = Decision(self._thread, index.calls, read, lost=index.lost >= 0)
         self.answer, draft = decision.make(self._change, self._beside, now)
         return None if draft is None else ([draft[0]], draft[1])
@@ -241,9 +241,9 @@ def _generation(index: Index) -> int:
     return index.generation if index.end else -1
 
 
-def _refuse_deleted(thread: str, index: Index, ids: Iterable[str]) -> None:
+def _refuse_deleted(thread: str, index: Index, ids: Iterable[str], now: float) -> None:
     tombstone = index.tombstone
-    if tombstone is None:
+    if tombstone is None or tombstone.over(now):
         return
     for id in ids:
         if tombstone.refuses(id, stored=False) and not index.has(id):

@@ -14,6 +14,7 @@ from milepost_postgres.request import Query
 
 TABLES = ("thread", "checkpoint", "write", "pack", "call", "step")
 _INDEXES = (
+    "thread_deleted",
     "checkpoint_latest",
     "checkpoint_order",
     "write_waiting",

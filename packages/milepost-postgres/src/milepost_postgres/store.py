@@ -261,8 +261,8 @@ class PostgresStore:
             "most": wire.int8(TOMBSTONE_IDS),
             "force": wire.int8(int(force)),
         }
-        names = ("lock", "delete_thread", "delete_calls")
-        *_, ((count,),) = await self._answers(
+        names = ("lock", "delete_thread", "delete_calls", "forget")
+        _, _, ((count,),), _ = await self._answers(
             Request("delete a thread", tuple(self._queries[name].step(given) for name in names))
         )
         if count and not force:

@@ -14,6 +14,7 @@ from milepost.fences import Lease
 from milepost.observe import log
 from milepost.store import (
     TOMBSTONE_IDS,
+    TOMBSTONE_LIFE,
     Batch,
     Chart,
     CheckpointRow,
@@ -51,8 +52,6 @@ _VOLUME: Final = 2 << 20
 """Bytes of packs after which a batch is full."""
 _TRIES: Final = 8
 _OLDEST: Final = (6, 2)
-_TOMBSTONE_LIFE: Final = 7 * 24 * 3600 * 1000
-"""Milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,7 +381,7 @@ class RedisStore:
         return True
 
     async def delete_thread(self, thread: str, *, force: bool = False) -> None:
-        life = b"%d" % max(_TOMBSTONE_LIFE, int(self._layout.ttl or b"0"))
+        life = b"%d" % max(TOMBSTONE_LIFE * 1000, int(self._layout.ttl or b"0"))
         index = () if self._layout.spread else (self._index,)
         arguments = (life, b"%d" % TOMBSTONE_IDS, thread.encode())
         reply = await self._calls.delete(thread, index, *arguments, force=force)

@@ -172,9 +172,17 @@ class _Data:
         if fence is not None and (found := self.leases.get(thread, NOBODY).fence) > fence:
             raise lease_lost(thread, fence, found)
 
+    def bury(self, thread: str, ids: Iterable[str]) -> None:
+        """Leave a tombstone, and forget those that are over: the oldest are the first of them."""
+        now, stones = self.clock(), self.tombstones
+        stone = Tombstone.of(ids, now, stones.pop(thread, None))
+        while stones and stones[oldest := next(iter(stones))].over(now):
+            del stones[oldest]
+        stones[thread] = stone
+
     def refuse_the_dead(self, thread: str, ns: str, named: Iterable[str], what: str) -> None:
         tombstone = self.tombstones.get(thread)
-        if tombstone is None:
+        if tombstone is None or tombstone.over(self.clock()):
             return
         alive = self.threads.get(thread)
         for id in named:
@@ -419,7 +427,7 @@ class MemoryStore(MemoryCalls):
             place = data.threads.pop(thread, None)
             if place is not None:
                 ids = {id for _, id in (*place.rows, *place.writes)}
-                data.tombstones[thread] = Tombstone.of(ids, data.clock(), data.tombstones.get(thread))
+                data.bury(thread, ids)
 
         await self._step(step)
 

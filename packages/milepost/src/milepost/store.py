@@ -29,6 +29,9 @@ MAX_ID = 4096
 TOMBSTONE_IDS = 256
 """How many of a deleted thread's newest checkpoint ids its tombstone names."""
 
+TOMBSTONE_LIFE = 7 * 24 * 3600
+"""Seconds, by the store's clock, after which a tombstone counts no more: no write is as late as that."""
+
 _TAIL = "\x01"
 
 
@@ -428,10 +431,16 @@ class Tombstone:
     @classmethod
     def of(cls, ids: Iterable[str], at: float, before: Tombstone | None = None) -> Tombstone:
         """The tombstone of a thread that had `ids`, and that had been deleted before (`before`)."""
+        if before is not None and before.over(at):
+            before = None
         everything = sorted({*ids, *(before.ids if before else ())})
         kept = everything[-TOMBSTONE_IDS:]
         cut = len(kept) < len(everything)
         return cls(tuple(kept), kept[0] if cut else (before.floor if before else ""), at)
+
+    def over(self, now: float) -> bool:
+        """Whether it counts no more."""
+        return now - self.at >= TOMBSTONE_LIFE
 
     def refuses(self, id: str, *, stored: bool) -> bool:
         """Whether a write that descends from `id` is of the thread's deleted past."""

@@ -6,7 +6,7 @@ c.state IN ('started', 'in_doubt', 'compensating', 'compensation_failed')
 
 -- part: call_here
 here AS MATERIALIZED (
-    SELECT key, tombstone, floor, fence FROM {thread} WHERE hash = %(thread)s::bytea FOR KEY SHARE
+    SELECT key, tombstone, floor, fence, deleted_at FROM {thread} WHERE hash = %(thread)s::bytea FOR KEY SHARE
 )
 
 -- part: call_admitted

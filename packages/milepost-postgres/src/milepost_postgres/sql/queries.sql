@@ -32,7 +32,7 @@ made AS (
     SELECT %(thread)s::bytea, %(thread_id)s::text, %(fresh)s::int8, {now}
     WHERE %(generation)s::int8 IS NULL AND NOT EXISTS (SELECT FROM locked)
     ON CONFLICT (hash) DO UPDATE SET generation = thread.generation
-    RETURNING key, generation, tombstone, floor, fence
+    RETURNING key, generation, tombstone, floor, fence, deleted_at
 ), here AS (
     SELECT * FROM locked UNION ALL SELECT * FROM made
 ), {refused}
@@ -42,12 +42,16 @@ made AS (
 refused AS (
     SELECT named.id
     FROM here, unnest(%(named)s::text[]) WITH ORDINALITY AS named (id, nr)
-    WHERE here.tombstone IS NOT NULL
+    WHERE here.tombstone IS NOT NULL AND NOT {forgotten}
         AND (named.id < here.floor OR named.id = ANY (here.tombstone))
         AND NOT EXISTS (SELECT FROM {checkpoint} c WHERE c.thread = here.key AND c.id = named.id)
     ORDER BY named.nr
     LIMIT 1
 )
+
+-- part: forgotten
+-- Whether a tombstone counts no more: `milepost.store.TOMBSTONE_LIFE`.
+{now} - coalesce(deleted_at, 'infinity'::float8) >= 604800
 
 -- part: in_time
 -- Whether nobody has taken the thread's lease from the writer.
@@ -66,12 +70,12 @@ admitted AS MATERIALIZED (
 
 -- part: locked_to_put
 locked AS MATERIALIZED (
-    SELECT key, generation, tombstone, floor, fence FROM {thread} WHERE hash = %(thread)s::bytea FOR NO KEY UPDATE
+    SELECT key, generation, tombstone, floor, fence, deleted_at FROM {thread} WHERE hash = %(thread)s::bytea FOR NO KEY UPDATE
 )
 
 -- part: locked_to_write
 locked AS MATERIALIZED (
-    SELECT key, generation, tombstone, floor, fence FROM {thread} WHERE hash = %(thread)s::bytea FOR KEY SHARE
+    SELECT key, generation, tombstone, floor, fence, deleted_at FROM {thread} WHERE hash = %(thread)s::bytea FOR KEY SHARE
 )
 
 -- part: put_row
@@ -557,7 +561,10 @@ UPDATE {thread} AS thread SET created_at = NULL FROM bare WHERE thread.key = bar
 -- name: delete_thread
 -- Delete everything of a thread but its row, which remembers the newest %(most)s ids that it had.
 WITH t AS MATERIALIZED (
-    SELECT key, tombstone, floor FROM {thread} t
+    SELECT
+        key, CASE WHEN {forgotten} THEN NULL ELSE tombstone END AS tombstone,
+        CASE WHEN {forgotten} THEN '' ELSE floor END AS floor
+    FROM {thread} t
     WHERE hash = %(thread)s::bytea AND (
         EXISTS (SELECT FROM {checkpoint} WHERE thread = t.key) OR EXISTS (SELECT FROM {write} WHERE thread = t.key)
     ) AND {settled}
@@ -579,6 +586,7 @@ WITH t AS MATERIALIZED (
 UPDATE {thread} AS thread SET
     generation = %(fresh)s::int8,
     created_at = NULL,
+    deleted_at = {now},
     tombstone = ARRAY(SELECT id FROM kept ORDER BY id COLLATE "C"),
     floor = CASE
         WHEN (SELECT count(*) FROM ids) > %(most)s::int8 THEN (SELECT min(id COLLATE "C") FROM kept)
@@ -586,6 +594,14 @@ UPDATE {thread} AS thread SET
     END
 FROM t
 WHERE thread.key = t.key
+
+-- name: forget
+-- Take away some of the tombstones that count no more.
+UPDATE {thread} SET tombstone = NULL, floor = '', deleted_at = NULL
+WHERE key IN (
+    SELECT key FROM {thread} WHERE tombstone IS NOT NULL AND deleted_at <= {now} - 604800
+    ORDER BY deleted_at LIMIT 8 FOR UPDATE SKIP LOCKED
+) AND {forgotten}
 
 -- part: exported
 -- What every part of an export says: as which state of the thread it was read, and (in c) how much there is in all.
@@ -675,7 +691,7 @@ WITH t AS (
     INSERT INTO {thread} AS thread (hash, id, generation, created_at)
     VALUES (%(thread)s::bytea, %(thread_id)s::text, %(fresh)s::int8, {now})
     ON CONFLICT (hash) DO UPDATE
-        SET tombstone = NULL, floor = '', created_at = coalesce(thread.created_at, EXCLUDED.created_at)
+        SET tombstone = NULL, floor = '', deleted_at = NULL, created_at = coalesce(thread.created_at, EXCLUDED.created_at)
     RETURNING key
 ), {loading}
 SELECT key FROM t
