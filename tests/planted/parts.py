@@ -21,6 +21,7 @@ from milepost.retention import Lineage
 from milepost.schema import Schema, Schemas
 from milepost.schema.schema import Verdict
 from milepost.store import merge_spans
+from milepost.tenants import TenantStore
 from milepost.testing import Memory, Subject
 from milepost.upgrading import Upgrader
 
@@ -196,6 +197,10 @@ def a_lost_reply_leaves_a_lease(patch: pytest.MonkeyPatch) -> None:
         del self, store, owner
 
     patch.setattr(lease.ThreadLease, "_end", nothing)
+
+
+def listings_show_all_tenants(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(TenantStore, "_own", lambda *_: True)
 
 
 def planted(plant: Plant, patch: pytest.MonkeyPatch) -> type[Subject]:

@@ -56,6 +56,7 @@ class Scheme:
 _SAVER_OPTIONS = {
     "setup": Option(bool, "create or upgrade the store on first use"),
     "guard": Option(str, "what a run's puts are checked against", choices=GUARDS),
+    "tenant": Option(str, "see only the threads of this tenant"),
     "memory": Option(int, "bytes of encoded state kept to find out what is stored already", at_least=0),
 }
 

@@ -22,6 +22,7 @@ from milepost.migrating import MODES, Migrated, Mode
 from milepost.operations import AsyncSide, BlockingSide, Operations
 from milepost.places import check_id, check_list, check_thread
 from milepost.retention import Retention
+from milepost.tenants import TenantBackend
 from milepost.units import Duration, Size, seconds, size
 from milepost.upkeep import Erased, Hooks, Order, Progress, Report, Restored, policies_of
 
@@ -50,6 +51,39 @@ class Keeping(ABC):
         owner: str | None = None,
     ) -> ThreadLease:
         """See `milepost.saver.Saver.lease`."""
+
+    @property
+    def tenant(self) -> str | None:
+        """Whose threads this saver sees; None for the whole store."""
+        backend = self._ops.shared.backend
+        return backend.tenant if isinstance(backend, TenantBackend) else None
+
+    def erase_tenant(self, *, force: bool = False) -> int:
+        """Delete all threads of this saver's tenant, and tell how many there were: see `Saver.delete_thread`.
+
+        Raises `InvalidConfig` for a saver without a tenant.
+        """
+        return run(self._erase_tenant(self._blocking(), force=force))
+
+    async def aerase_tenant(self, *, force: bool = False) -> int:
+        """`erase_tenant`, async."""
+        return await self._erase_tenant(self._async(), force=force)
+
+    async def _erase_tenant(self, side: BlockingSide | AsyncSide, *, force: bool) -> int:
+        if self.tenant is None:
+            raise InvalidConfig(
+                "this saver has no tenant, and does not erase a whole store: connect with tenant=…", what="tenant"
+            )
+        names: list[str] = []
+        after: tuple[str, ...] | None = None
+        while True:
+            page = await self._ops.threads(side, after)
+            names += (row.thread for row in page.rows)
+            if (after := page.cursor) is None:
+                break
+        for name in names:
+            await self._ops.delete_thread(side, name, force=force)
+        return len(names)
 
     def maintain(
         self,

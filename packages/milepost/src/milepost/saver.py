@@ -44,6 +44,7 @@ from milepost.places import (
 )
 from milepost.schema import Schema, Schemas
 from milepost.store import Backend, Query, Stats, Status, ThreadRow
+from milepost.tenants import TenantBackend
 
 SaverT = TypeVar("SaverT", bound="Saver")
 
@@ -85,6 +86,10 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
         schema: the version of the graph's state and how older checkpoints become ones of it; or a dict from namespaces
             to such. See `milepost.schema`. Without one, what is stored is taken as it is.
 
+        tenant: see only the threads of this tenant. What a saver of one tenant is asked for is never found among the
+            threads of another, whatever the ids; a saver without a tenant sees all there is, under names that
+            begin with the tenant's.
+
     Where there is a schema, reading raises `SchemaMismatch` for what it does not lead from.
     Every method raises `InvalidConfig` or `TooLarge` for arguments that cannot be right, before anything is read or
     written; `Unavailable` when the store cannot be reached; `Corrupt`, `FormatTooNew` or `Unserializable` for what
@@ -101,6 +106,7 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
         setup: bool = True,
         schema: Schema | Mapping[str, Schema] | None = None,
         guard: str = "none",
+        tenant: str | None = None,
     ) -> None:
         _check_arguments(serde, keys)
         if guard not in GUARDS:
@@ -108,7 +114,7 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
         schemas = None if schema is None else Schemas(schema)
         super().__init__(serde=serde or Serializer())
         self._shared = Shared(
-            backend,
+            backend if tenant is None else TenantBackend(backend, tenant),
             None if keys is None else Vault(keys),
             Memory(memory),
             setup=setup,

@@ -227,6 +227,9 @@ class Face:
             return tuple(self.saver.threads(**options))
         return tuple([row async for row in self.saver.athreads(**options)])
 
+    async def erase_tenant(self) -> int:
+        return self.saver.erase_tenant() if self._blocking else await self.saver.aerase_tenant()
+
     async def stats(self, thread: str | None = None) -> Stats:
         return self.saver.stats(thread) if self._blocking else await self.saver.astats(thread)
 

@@ -27,6 +27,7 @@ from milepost.testing.suite.serializers import Serializers
 from milepost.testing.suite.sharing import Concurrency, Observed, Sharing
 from milepost.testing.suite.smaller import Compacts
 from milepost.testing.suite.storage import Forks, InPlace, Once
+from milepost.testing.suite.tenants import Tenants
 from milepost.testing.suite.upkeep import Copies, Generations, Overview, Prune, Runs
 from milepost.testing.suite.values import Refused, Values
 from milepost.testing.suite.writes import Writes
@@ -80,6 +81,7 @@ __all__ = [
     "Serializers",
     "Sharing",
     "Statuses",
+    "Tenants",
     "Values",
     "Writes",
     "cases_of",
@@ -99,6 +101,7 @@ class Everything(
     Driving,
     HeadGuard,
     Statuses,
+    Tenants,
     Configs,
     BadInput,
     Once,
