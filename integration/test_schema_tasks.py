@@ -232,6 +232,8 @@ async def test_a_thread_waits_before_a_node_and_a_key_is_removed(saver_url: str,
 
     async with milepost.connect(saver_url, schema=FIRST) as first:
         await flavour.invoke(graph(first, State), {"log": ["in"]}, ONE)
+        undeclared = graph(_after(first, None), Smaller)
+        assert await flavour.invoke(undeclared, None, ONE) == {"log": ["in", "a"]}
         new = graph(_after(first, _second(ms.drop_channel("key"), state=Smaller)), Smaller)
         assert await flavour.invoke(new, None, ONE) == {"log": ["in", "a", "b"]}
 
@@ -452,3 +454,22 @@ async def test_a_subgraph_behind_a_join_of_renamed_nodes(flavour: Flavour) -> No
         after = graph(_after(saver, _second(ms.rename_node("old", "new"))), "new")
         done = await flavour.invoke(after, Command(resume="yes"), ONE)
         assert done["log"][-1] == "1 yes"
+
+
+async def test_the_error_of_a_node_is_handled_under_other_names(first: Saver, flavour: Flavour) -> None:
+    """Which node handles it is not told by what is stored: refused, and not run a second time."""
+
+    def graph(saver: Saver, name: str) -> Graph:
+        def fails(_: Any) -> None:
+            raise ValueError("on purpose")
+
+        builder = graph_of(State)
+        builder.add_node(name, fails, error_handler=lambda _: {"log": [str(interrupt("retry?"))]})
+        builder.add_edge(START, name)
+        return builder.compile(checkpointer=saver)
+
+    await flavour.invoke(graph(first, "old"), {"log": ["in"]}, ONE)
+    with pytest.raises(SchemaMismatch, match="node_error_handler"):
+        await flavour.state(graph(_after(first, _second(ms.rename_node("old", "new"))), "new"), ONE)
+    unchanged = _after(first, _second(ms.rename_channel("key", "word")))
+    assert (await flavour.invoke(graph(unchanged, "old"), Command(resume="yes"), ONE))["log"] == ["in", "yes"]

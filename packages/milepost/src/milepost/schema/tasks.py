@@ -22,6 +22,8 @@ _PULL, _PUSH = "__pregel_pull", "__pregel_push"
 _PULLED: Final = f"~{_PULL}, "
 _SENT: Final = re.compile(rf"~{_PUSH}, ([0-9]{{10}}), 0000000000")
 _CALLED: Final = re.compile(rf"~{_PUSH}, (~.*), ([0-9]{{10}}), 0000000001", re.DOTALL)
+_HANDLED: Final = ", node_error_handler, 0000000000"
+"""Ends the path of the task that handles the error of another one. It does not tell which node that is."""
 _JOINS: Final = 6
 """Most joins into one node of which every combination is tried."""
 _ANSWERS: Final = 64
@@ -60,6 +62,8 @@ class Tasks:
 
     def moved(self, change: Change, write: Write) -> Moved | None:
         """The task of `write` after `change`; None when there is none any more. Raises `NotDeclared`."""
+        if write.path.endswith(_HANDLED) and change.nodes:
+            return self._unproven(write, write.path)
         if write.path.startswith(_PULLED):
             return self._pulled(change, write, write.path[len(_PULLED) :])
         if sent := _SENT.fullmatch(write.path):
@@ -82,7 +86,9 @@ class Tasks:
                 now = sorted(filter(None, map(change.channel, triggers)))
                 task = self._task(new, _PULL, *now, parent=self._after)
                 return self._moved(name, write.task, new, task, _PULLED + new)
-        return self._unproven(write, name) if new != name else _same(write)
+        # Of another namespace's names, it may be one of the new names already.
+        joined = self._after == self._parent and any(change.channel(join) != join for join in self._joins(name))
+        return self._unproven(write, name) if new != name or joined else _same(write)
 
     def _sent(self, change: Change, write: Write, at: int) -> Moved | None:
         send: Any = self._sends[at] if at < len(self._sends) else None
@@ -118,7 +124,7 @@ class Tasks:
         """What may have triggered a node, likeliest first: LangGraph hashes all that can, sorted."""
         if name in self._seen:
             yield self._seen[name]
-        joins = [one for one in self._channels if (join := starts_of(one)) is not None and join[1] == name][:_JOINS]
+        joins = self._joins(name)[:_JOINS]
         branch = BRANCH + name
         for some in chain.from_iterable(combinations(joins, size) for size in range(len(joins) + 1)):
             yield tuple(sorted((branch, *some)))
@@ -127,6 +133,9 @@ class Tasks:
         yield ("__start__",)
         for channel in self._channels:
             yield (channel,)
+
+    def _joins(self, name: str) -> list[str]:
+        return [one for one in self._channels if (join := starts_of(one)) is not None and join[1] == name]
 
     def _task(self, name: str, *parts: str, parent: str | None = None) -> str:
         from xxhash import xxh3_128_hexdigest  # noqa: PLC0415 - comes with LangGraph, as what was written did
