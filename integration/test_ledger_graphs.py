@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -393,6 +394,33 @@ async def test_an_exception_that_a_tool_handles_itself_counts_as_one(memory: Sav
     graph = hand_built(memory, declared, [one], [asks("a")])
     effects.broken["a"] = ToolException("declined")
     assert texts(await flavour.invoke(graph, GO, thread("two"))) == ["declined"]
+
+
+async def test_a_cancelled_call_is_in_doubt(memory: Saver) -> None:
+    begun = asyncio.Event()
+    runs: list[str] = []
+
+    @tool
+    async def charge(order: str) -> str:
+        """Charge a card, slowly."""
+        runs.append(order)
+        begun.set()
+        await asyncio.sleep(3600 if len(runs) == 1 else 0)
+        return f"charged {order}"
+
+    ledger = Ledger(memory)
+    graph = hand_built(memory, ledger, [charge], [asks("a")])
+    running = asyncio.create_task(graph.ainvoke(GO, ONE))
+    await begun.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert [one.state for one in ledger.pending("one")] == ["in_doubt"]
+    (question,) = (await graph.ainvoke(None, ONE))["__interrupt__"]
+    assert runs == ["a"]
+    end = await graph.ainvoke(Command(resume={question.id: "not_applied"}), ONE)
+    assert texts(end) == ["charged a"]
+    assert runs == ["a", "a"]
 
 
 # Interrupts.

@@ -87,6 +87,19 @@ def test_killed_at_any_point_each_effect_is_made_once(
     assert wrong == []
 
 
+@pytest.mark.parametrize("kind", ["keyed", "reconcile"])
+@pytest.mark.parametrize("backend", ["postgres", "redis"])
+def test_killed_around_an_effect_on_every_store(
+    backend: str, kind: Kind, name: str, tmp_path: Path, world: World
+) -> None:
+    """Which store it is makes no difference to the other tests: what differs has its tests in the behaviour suite."""
+    cell, url = Cell("create_agent", "async", kind, "async"), url_of(backend, tmp_path)
+    for point in ("after claim", "after effect", "after settle"):
+        outcome = trial(cell, url, f"{name} {point}", world, [Death(point, 2)])
+        assert outcome.killed == 1
+        assert right(cell, outcome), (point, outcome)
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_without_a_ledger_effects_are_repeated(

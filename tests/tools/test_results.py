@@ -107,6 +107,7 @@ CALLS: list[Any] = [{"name": "pay", "args": {}, "id": id, "type": "tool_call"} f
         ([HumanMessage("hi"), AIMessage("", tool_calls=CALLS)], ["1", "2"]),
         ([AIMessage("", tool_calls=CALLS), _message("2")], ["1"]),
         ([AIMessage("", tool_calls=CALLS), _message("2"), _message("1")], []),
+        ([AIMessage("", tool_calls=[CALLS[0], CALLS[0]]), _message("1")], ["1", "1"]),
         ([AIMessage("", tool_calls=CALLS), HumanMessage("hi"), AIMessage("hello")], []),
         ([HumanMessage("hi")], []),
     ],

@@ -128,8 +128,9 @@ class Ledger(PlainLedger):
         if request.tool is None or not policy.effectful:
             return await hands.do(execute, request)
         conversation = self._conversations.of(request.state, self._messages_key)
-        already = conversation.answer(call["id"])
-        if already is not None:
+        asked, already = conversation.asked(call["id"]), conversation.answer(call["id"])
+        # Where a message uses an id twice, it is not known which of its calls was answered.
+        if already is not None and asked is not None and asked.times == 1:
             return already
         with _stopping(call["name"]):
             task = task_of(request.runtime)

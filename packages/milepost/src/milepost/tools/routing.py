@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -32,8 +33,9 @@ def fan_out(
         asking = next((at for at in range(len(messages) - 1, -1, -1) if isinstance(messages[at], AIMessage)), None)
         if asking is None:
             return otherwise
-        answered = {one.tool_call_id for one in messages[asking:] if isinstance(one, ToolMessage)}
-        calls = [call for call in messages[asking].tool_calls if call["id"] not in answered]
+        answered = Counter(one.tool_call_id for one in messages[asking:] if isinstance(one, ToolMessage))
+        asked = Counter(call["id"] for call in messages[asking].tool_calls)
+        calls = [call for call in messages[asking].tool_calls if answered[call["id"]] < asked[call["id"]]]
         return [Send(node, [call]) for call in calls] or otherwise
 
     return route
