@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -46,13 +46,13 @@ class Clock:
 
 
 @contextmanager
-def memory(clock: Clock) -> Iterator[Callable[[], Store]]:
+def memory(clock: Clock) -> Generator[Callable[[], Store]]:
     backend = MemoryBackend(clock)
     yield backend.blocking
 
 
 @contextmanager
-def files(clock: Clock) -> Iterator[Callable[[], Store]]:
+def files(clock: Clock) -> Generator[Callable[[], Store]]:
     with tempfile.TemporaryDirectory(prefix="milepost-fences-") as folder:
 
         def reopened() -> Store:
