@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -516,6 +517,36 @@ class CallsFaults(Behaviours):
         plan.disarm()
         trail = [entry.state for entry in (await worker.calls())[1].trail]
         assert trail == ["started", "in_doubt", "started", "succeeded"]
+
+    @needs("ledger")
+    @pytest.mark.parametrize("moment", ["before", "after"])
+    @pytest.mark.parametrize("story", ["adopted", "reconciled", "retried"])
+    async def test_whatever_request_fails(self, lab: Lab, moment: Any, story: str) -> None:
+        tools = {
+            "adopted": quick(keyed, window="24h"),
+            "reconciled": quick(unsafe, reconcile=lambda _: applied("found")),
+            "retried": quick(idempotent),
+        }
+        for number in range(6):
+            plan, thread = Plan(), f"{story} {number}"
+            old = wants(story, thread=thread, human="h")
+            witness = Worker(lab, lease=0, tools=tools)
+            if story == "adopted":
+                await witness.do(old, "found")
+                request = wants(story, thread=thread, message="m2", human="h")
+            else:
+                await witness.run(old)
+                request = old
+            worker = Worker(lab, lab.faulty(plan), lease=0, tools=tools)
+            await worker.calls("nothing")
+            plan.arm(moment, number)
+            for _ in range(4):
+                with contextlib.suppress(LedgerError, CallUnrecorded):
+                    assert await worker.do(request, "found") == "found"
+            plan.disarm()
+            assert await Worker(lab, tools=tools).do(request, "again") == "found"
+            assert len(worker.performed) == int(story == "retried")
+            assert [record.state for record in await witness.calls(thread)] == ["succeeded"]
 
     @needs("ledger")
     async def test_a_result_that_cannot_be_stored(self, lab: Lab) -> None:
