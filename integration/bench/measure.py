@@ -258,6 +258,8 @@ class Results:
     samples: defaultdict[tuple[str, str, Flavour], list[Sample]] = field(default_factory=lambda: defaultdict(list))
     left_out: dict[str, str] = field(default_factory=dict)
     """Rivals that could not be run, and why."""
+    about: list[str] = field(default_factory=list)
+    """When and where it was measured."""
 
     def best(
         self, workload: str, rival: str, flavour: Flavour, figure: Callable[[Sample], float | None]
@@ -271,46 +273,44 @@ class Results:
     def save(self, path: Path) -> None:
         """For `load`."""
         samples = [[*key, [one.as_json() for one in found]] for key, found in self.samples.items()]
-        path.write_text(json.dumps({"samples": samples, "left_out": self.left_out}))
+        path.write_text(json.dumps({"samples": samples, "left_out": self.left_out, "about": self.about}))
 
     def load(self, path: Path) -> None:
         """Add what another run saved."""
         found = json.loads(path.read_text())
         self.left_out.update(found["left_out"])
+        self.about += found["about"]
         for workload, rival, flavour, samples in found["samples"]:
             self.samples[workload, rival, flavour] += map(Sample.of_json, samples)
 
 
-def run_all(
-    workloads: Sequence[Workload],
+def run_rounds(
+    workload: Workload,
     flavours: Sequence[Flavour],
     results: Results,
+    chance: random.Random,
     note: Callable[[str], None],
-    seed: int = 1,
 ) -> None:
-    """Run everything: in each round every rival once in every flavour, in an order of the round's own."""
-    chance = random.Random(seed)
-    for workload in workloads:
-        able = []
-        for rival in workload.rivals:
-            if (reason := rival.missing()) is None:
-                able.append(rival)
-            else:
-                results.left_out[rival.name] = reason
-        for number in range(workload.rounds):
-            floor = Sample()
-            for name, seconds in floors({rival.store for rival in able}).items():
-                floor.seconds[name] += seconds
-            results.samples[workload.name, FLOOR, "sync"].append(floor)
-            turns: list[tuple[Rival, Flavour]] = [(rival, flavour) for rival in able for flavour in flavours]
-            chance.shuffle(turns)
-            for rival, flavour in turns:
-                start = time.perf_counter()
-                sample = _once(workload, rival, flavour)
-                results.samples[workload.name, rival.name, flavour].append(sample)
-                took = time.perf_counter() - start
-                flaws = "".join(f"; {flaw}" for flaw in sample.flaws)
-                note(f"{workload.name}, round {number + 1}: {rival.name}, {flavour}, {took:.1f} s{flaws}")
+    """Run a workload: in each round every rival once in every flavour, in an order of the round's own."""
+    able: list[Rival] = []
+    for rival in workload.rivals:
+        if (reason := rival.missing()) is None:
+            able.append(rival)
+        else:
+            results.left_out[rival.name] = reason
+    for number in range(workload.rounds):
+        floor = Sample()
+        floor.seconds.update(floors({rival.store for rival in able}))
+        results.samples[workload.name, FLOOR, "sync"].append(floor)
+        turns: list[tuple[Rival, Flavour]] = [(rival, flavour) for rival in able for flavour in flavours]
+        chance.shuffle(turns)
+        for rival, flavour in turns:
+            start = time.perf_counter()
+            sample = _once(workload, rival, flavour)
+            results.samples[workload.name, rival.name, flavour].append(sample)
+            took = time.perf_counter() - start
+            flaws = "".join(f"; {flaw}" for flaw in sample.flaws)
+            note(f"{workload.name}, round {number + 1}: {rival.name}, {flavour}, {took:.1f} s{flaws}")
 
 
 def _once(workload: Workload, rival: Rival, flavour: Flavour) -> Sample:

@@ -70,7 +70,7 @@ async def w4(workers: int, bench: Bench) -> None:
     """200 threads of 10 steps, from so many workers."""
     sample = bench.sample
     async with bench.client() as client:
-        agents = [agent_of(client, f"thread {number}") for number in range(200)]
+        agents = [agent_of(client, f"thread-{number}") for number in range(200)]
 
         async def live(agent: Agent) -> None:
             messages: list[BaseMessage] = []
@@ -105,7 +105,7 @@ async def w7(bench: Bench) -> None:
     sample = bench.sample
     async with bench.client() as client:
         for number in range(5):
-            agent = agent_of(client, f"fan {number}")
+            agent = agent_of(client, f"fan-{number}")
             await agent.advance(Sample(), {}, {"messages": [message(0)]})
             jobs: list[Callable[[], Coroutine[Any, Any, None]]] = [
                 partial(
