@@ -233,9 +233,9 @@ class Bench:
             if self.rival.ours:
                 raise
             self.sample.seconds.pop(name, None)
-            self.sample.flaws.append(
-                f"{name}: {'not there' if isinstance(exc, NotImplementedError) else 'wrong answer'}"
-            )
+            flaw = f"{name}: {'not there' if isinstance(exc, NotImplementedError) else 'wrong answer'}"
+            if flaw not in self.sample.flaws:
+                self.sample.flaws.append(flaw)
 
 
 @dataclass(frozen=True)
