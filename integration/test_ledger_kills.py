@@ -61,6 +61,7 @@ def _some(deaths: list[Death], cell: int, whole: bool) -> list[Death]:
     return deaths if whole else deaths[cell % stride :: stride][:FEW]
 
 
+@pytest.mark.timeout(3600)  # the full matrix has sixty deaths and more in a cell, and waits for a lease in most of them
 @pytest.mark.parametrize(("shape", "mode", "kind"), CELLS)
 def test_killed_at_any_point_each_effect_is_made_once(
     shape: Shape,
@@ -123,6 +124,7 @@ def test_without_a_ledger_effects_are_repeated(
     assert all(outcome.effects >= expected(cell) for outcome in outcomes if outcome.last.said)
 
 
+@pytest.mark.timeout(3600)  # as above
 def test_killed_over_and_over(name: str, files: str, world: World, pytestconfig: pytest.Config) -> None:
     kills, chance = (
         int(pytestconfig.getoption("--ledger-kills") or 0),
