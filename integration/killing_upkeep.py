@@ -1,4 +1,4 @@
-"""Maintenance that is killed before and after each of its calls, and maintenance beside a run in another process.
+"""Maintenance that is killed at each of its calls, and maintenance beside a run in another process.
 
 Run as a script: ``killing_upkeep.py kills|race URL FOLDER``. It prints how often it killed, or maintained. Everything is
 done in forked processes: the one that forks them never opens a store.
@@ -31,7 +31,6 @@ from milepost.testing.suite.delta import rebuilt
 STEPS = 12
 POLICY = Retention(keep_last=3)
 COMPACT = trim_messages(last=5, channel="m")
-MOMENTS = ("before", "after")
 
 
 def in_child(work: Callable[..., None], *arguments: Any) -> int:
@@ -142,21 +141,19 @@ def _place(item: Any) -> tuple[str, str]:
 
 
 def kills(url: str, folder: Path) -> int:
-    """Kill at every call; returns how many times."""
+    """Kill before every call, and after some, which is the same but for what happens between two; returns how often."""
     assert in_child(prepare, url) == 0
-    count = 0
-    for moment in MOMENTS:
-        number = 0
-        while True:
+    count = number = 0
+    while True:
+        for moment in ("before", "after") if number % 4 == 1 else ("before",):
             thread, archive = f"{moment} {number}", str(folder / f"{moment}{number}")
             code = in_child(maintain, url, thread, archive, (number, moment))
             if code == 0:
-                break
+                return count
             assert code == -signal.SIGKILL, code
-            count += 1
             assert in_child(check, url, thread, archive) == 0, f"killed {moment} call {number}"
-            number += 1
-    return count
+            count += 1
+        number += 1
 
 
 def write(url: str, steps: int) -> None:
