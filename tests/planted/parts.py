@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from milepost import lease, maintenance, operations, saver
+from milepost import compacting, lease, maintenance, operations, retention, saver
 from milepost.codec import guard, items
 from milepost.codec.guard import Seen
 from milepost.codec.values import Serializer
@@ -96,6 +96,22 @@ def prune_drops_items_of_writes(patch: pytest.MonkeyPatch) -> None:
         return merge_spans(span for place in kept for span in rows[place].spans)
 
     patch.setattr(maintenance, "live_spans", live_spans)
+
+
+def retention_forgets_forks(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Lineage, "_forks", lambda *_: set())
+
+
+def retention_forgets_who_waits(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Lineage, "_waiting", lambda *_: set())
+
+
+def retention_forgets_what_replays_read(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(retention, "_as_of", lambda *_: set())
+
+
+def compaction_does_not_wait_for_a_boundary(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(compacting, "_settled", lambda *_: True)
 
 
 def namespaces_alias(patch: pytest.MonkeyPatch) -> None:
