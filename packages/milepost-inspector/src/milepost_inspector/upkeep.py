@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -173,7 +173,7 @@ def _words(report: ThreadReport) -> str:
 @contextmanager
 def _progress(
     saver: Saver, options: argparse.Namespace
-) -> Iterator[Callable[[int, ThreadReport | None], object] | None]:
+) -> Generator[Callable[[int, ThreadReport | None], object] | None, None, None]:
     """Shows a bar where somebody looks."""
     console = Console(stderr=True)
     if options.json or not console.is_terminal:
