@@ -11,7 +11,7 @@ from milepost.codec import Codec, Header
 from milepost.compacting import Compacted
 from milepost.errors import Conflict, Corrupt, InvalidConfig
 from milepost.observe import log
-from milepost.packing import groups, uses
+from milepost.packing import KEEP_WHOLE, groups, uses
 from milepost.places import COUNTERS, FORKS, PINNED
 from milepost.retention import Lineage, Place, Retention, after, entered, live_spans, same
 from milepost.store import Batch, Chart, CheckpointRow, Drop, Query, Span, Store
@@ -279,7 +279,12 @@ async def _rewritings(
         data = [pack for pack in await store.fetch(thread, spans) if Span(*pack[:3]) in wanted]
         if len(data) < len(spans):
             continue  # somebody was faster: this plan will not be carried out
-        new = [codec.merge(thread, data, live)] if len(packs) > 1 else codec.repack(thread, data[0], live)
+        new = codec.repack(thread, data[0], live) if len(packs) == 1 else []
+        if len(new) != 1:
+            # One pack with holes in it rather than many small ones.
+            new = [codec.merge(thread, data, live)]
+            if len(packs) == 1 and len(new[0].data) > packs[0].size * KEEP_WHOLE:
+                continue  # it has holes already
         if size + (more := sum(len(pack.data) for pack in new)) > STEP_BYTES:
             steps.append(Drop())
             size = 0
