@@ -136,6 +136,7 @@ def test_a_worker_that_is_killed(store: str, tmp_path: Path) -> None:
     mine, other = context.Pipe()
     worker = context.Process(target=_work, args=(url, other), daemon=True)
     worker.start()
+    other.close()  # else a worker that does not come that far would be waited for
     assert mine.recv() == "at work"
     with milepost.connect(url) as saver:
         graph = _graph(saver, _well)

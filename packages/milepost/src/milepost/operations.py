@@ -384,10 +384,12 @@ class Operations:
                         loaded = replace(loaded, cursor=None)
                         break
                     walked.add(snapshot.row.id)
-                    header = codec.header(place.thread, snapshot.row)
-                    layouts: Mapping[str, Layout | Seed] = header.layouts
+                    layouts: Mapping[str, Layout | Seed]
                     if upgrader and schema:
+                        header = codec.header(place.thread, snapshot.row)
                         layouts = upgrader.seeds(schema, place.thread, snapshot.row, header)
+                    else:
+                        layouts = codec.layouts(place.thread, snapshot.row, writes)
                     for write in self._replayed(schema, snapshot, shelf, writes.keys() - seeds.keys()):
                         writes[write[1]].append(write)
                     seeds |= {ch: layouts[ch] for ch in writes if ch in layouts and ch not in seeds}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -14,7 +14,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from milepost.codec.calls import moved
 from milepost.codec.coding import Coding, OwnCoding, coding_for, own_serializer
 from milepost.codec.envelope import Vault, unwrap, wrap
-from milepost.codec.header import Header, front, open_header, reseal_header, seal_header
+from milepost.codec.header import Header, front, open_header, open_layouts, reseal_header, seal_header
 from milepost.codec.items import Inline, Item, Piece, cut
 from milepost.codec.layout import INLINES, TYPED, Address, Layout, Placer, from_wire, is_snapshot, spans_of, to_wire
 from milepost.codec.memo import Memory, ThreadMemo
@@ -347,6 +347,13 @@ class Codec:
         """Raises `Corrupt`, `FormatTooNew` or `Unserializable`, which name thread and checkpoint."""
         try:
             return open_header(row.header, thread, row.ns, row.id, own=self._own, serde=self.serde, vault=self._vault)
+        except MilepostError as exc:
+            raise of_checkpoint(exc, thread, row) from exc
+
+    def layouts(self, thread: str, row: CheckpointRow, wanted: Container[str]) -> dict[str, Layout]:
+        """Where the values of the channels `wanted` lie. Raises as `header` does."""
+        try:
+            return open_layouts(row.header, thread, row.ns, row.id, wanted, own=self._own, vault=self._vault)
         except MilepostError as exc:
             raise of_checkpoint(exc, thread, row) from exc
 

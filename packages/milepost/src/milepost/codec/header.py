@@ -16,7 +16,7 @@ labels are kept as a number and a fraction where that gives back the very same t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -176,6 +176,19 @@ def open_header(
     except (ValueError, TypeError, IndexError) as exc:
         raise Corrupt(f"the header of checkpoint {id!r} does not make sense: {exc}", damage="header") from exc
     return Header(rest, facts, layouts, stamp[0] if stamp else None)
+
+
+def open_layouts(
+    data: bytes, thread: str, ns: str, id: str, wanted: Container[str], *, own: Serializer, vault: Vault | None
+) -> dict[str, Layout]:
+    """Where the values of the channels `wanted` lie, without decoding what else a header says. Raises `Corrupt`."""
+    payload = unwrap(data, vault=vault, about=_about(thread, ns, id) if vault else b"")
+    try:
+        (_, names, *_), (writers, wires) = own.decode(payload)
+        found = zip(names, wires, strict=False)
+        return {name: from_wire(wire, writers) for name, wire in found if name in wanted}
+    except (ValueError, TypeError, IndexError) as exc:
+        raise Corrupt(f"the header of checkpoint {id!r} does not make sense: {exc}", damage="header") from exc
 
 
 def _in_front(rest: dict[str, Any], **taken: Any) -> dict[str, Any]:
