@@ -4,40 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
-import operator
 import os
 import signal
 import time
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import milepost
 import pytest
-from driving import Flavour, Graph, graph_of, thread
-from langgraph.graph import START
+import recovering
+from driving import Flavour, Graph, thread
 from langgraph.types import interrupt
 from milepost.flavour import run
 from milepost.recovery import Recovered
 from milepost.saver import Saver
 from stores import url_of
-from typing_extensions import TypedDict
 
 
-class State(TypedDict):
-    items: Annotated[list[str], operator.add]
-
-
-def _graph(saver: Saver, work: Any) -> Graph:
-    builder = graph_of(State)
-    builder.add_node("first", lambda _: {"items": ["first"]})
-    builder.add_node("work", work)
-    builder.add_edge(START, "first")
-    builder.add_edge("first", "work")
-    return builder.compile(checkpointer=saver)
-
-
-def _well(_: State) -> dict[str, Any]:
+def _well(_: recovering.State) -> dict[str, Any]:
     return {"items": ["work"]}
 
 
@@ -50,20 +34,20 @@ async def _recover(flavour: Flavour, graph: Graph, saver: Saver, **options: Any)
 def _crash(saver: Saver, name: str) -> None:
     """What a worker leaves that dies in its second step."""
 
-    def die(_: State) -> dict[str, Any]:
+    def die(_: recovering.State) -> dict[str, Any]:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        _graph(saver, die).invoke({"items": ["in"]}, thread(name), durability="sync")
+        recovering.graph(saver, die).invoke({"items": ["in"]}, thread(name), durability="sync")
     run(saver.backend.blocking().acquire(name, "a worker that died", 1e-6))
 
 
 async def test_abandoned_threads_are_resumed(saver: Saver, flavour: Flavour) -> None:
     for name in ("a", "b", "c"):
         await asyncio.to_thread(_crash, saver, name)
-    graph = _graph(saver, _well)
+    graph = recovering.graph(saver, _well)
     await flavour.invoke(graph, {"items": ["in"]}, thread("idle"))
-    waits = _graph(saver, lambda _: {"items": [interrupt("well?")]})
+    waits = recovering.graph(saver, lambda _: {"items": [interrupt("well?")]})
     await flavour.invoke(waits, {"items": ["in"]}, thread("waits"))
     assert {row.thread for row in saver.threads(status="abandoned")} == {"a", "b", "c"}
     done = await _recover(flavour, graph, saver, limit=2)
@@ -86,11 +70,11 @@ async def test_poison_is_set_aside(saver: Saver, flavour: Flavour) -> None:
     await asyncio.to_thread(_crash, saver, "poison")
     tried: list[int] = []
 
-    def fail(_: State) -> dict[str, Any]:
+    def fail(_: recovering.State) -> dict[str, Any]:
         tried.append(1)
         raise ValueError("it is poison")
 
-    graph = _graph(saver, fail)
+    graph = recovering.graph(saver, fail)
     for tries in (2, 3):
         [one] = await _recover(flavour, graph, saver, tries=3)
         assert (one.outcome, one.tries) == ("failed", tries)
@@ -102,7 +86,7 @@ async def test_poison_is_set_aside(saver: Saver, flavour: Flavour) -> None:
     assert len(tried) == 2
     [row] = saver.threads(status="abandoned")
     assert (row.tries, row.lease.error) == (3, "ValueError: it is poison")
-    [mended] = await _recover(flavour, _graph(saver, _well), saver, tries=4)
+    [mended] = await _recover(flavour, recovering.graph(saver, _well), saver, tries=4)
     assert mended.outcome == "resumed"
     assert [row.status for row in saver.threads()] == ["idle"]
 
@@ -110,36 +94,25 @@ async def test_poison_is_set_aside(saver: Saver, flavour: Flavour) -> None:
 async def test_supervisors_share_the_work(saver: Saver, flavour: Flavour) -> None:
     for number in range(6):
         await asyncio.to_thread(_crash, saver, f"t{number}")
-    graph = _graph(saver, _well)
+    graph = recovering.graph(saver, _well)
     rounds = await asyncio.gather(*(_recover(flavour, graph, saver) for _ in range(3)))
     assert sorted(one.thread for done in rounds for one in done) == [f"t{number}" for number in range(6)]
     for number in range(6):
         assert (await flavour.state(graph, thread(f"t{number}"))).values == {"items": ["in", "first", "work"]}
 
 
-def _work(url: str, link: Connection) -> None:
-    def hang(_: State) -> dict[str, Any]:
-        link.send("at work")
-        time.sleep(600)
-        raise AssertionError
-
-    with milepost.connect(url) as saver:
-        graph = milepost.exclusive(_graph(saver, hang), saver, ttl=0.3)
-        graph.invoke({"items": ["in"]}, thread("t"), durability="sync")
-
-
 @pytest.mark.parametrize("store", ["files", "postgres", "redis"])
 def test_a_worker_that_is_killed(store: str, tmp_path: Path) -> None:
     url = url_of(store, tmp_path)
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["langgraph.graph", "milepost_files", "milepost_postgres", "milepost_redis"])
+    context.set_forkserver_preload(["recovering", "milepost_files", "milepost_postgres", "milepost_redis"])
     mine, other = context.Pipe()
-    worker = context.Process(target=_work, args=(url, other), daemon=True)
+    worker = context.Process(target=recovering.work, args=(url, other), daemon=True)
     worker.start()
     other.close()  # else a worker that does not come that far would be waited for
     assert mine.recv() == "at work"
     with milepost.connect(url) as saver:
-        graph = _graph(saver, _well)
+        graph = recovering.graph(saver, _well)
         assert [row.status for row in saver.threads()] == ["running"]
         assert milepost.recover(graph, saver) == []
         assert worker.pid

@@ -317,6 +317,8 @@ class CallsBarrier(Behaviours):
         saver = lab.faulty(plan)
         worker = Worker(lab, saver)
         await Chain(saver).put({"n": 1})
+        # With a thread's first call, a cluster notes that it has some.
+        await worker.run(wants(call="c0", arguments={"amount": 1}))
         plan.disarm()
         await worker.run(wants(checkpoints=(("", "0001"),)))
         assert plan.calls == 1
