@@ -203,7 +203,7 @@ class Face:
         return await self.saver.arestore(path, thread)
 
     @asynccontextmanager
-    async def maintaining(self, policy: Any = None, **options: Any) -> AsyncIterator[Maintaining]:
+    async def maintaining(self, policy: Any = None, **options: Any) -> AsyncGenerator[Maintaining]:
         """`Saver.maintaining`."""
         if self._blocking:
             with self.saver.maintaining(policy, **options) as manager:
