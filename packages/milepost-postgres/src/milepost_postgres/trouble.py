@@ -39,6 +39,10 @@ _BY_STATE: Final = {
     "42P05": Trouble(
         Unavailable, "the server lost a prepared statement: set prepare=never behind a pooler", again=True
     ),
+    # Two that set up at once wait for each other; who comes second may yet look at what its session saw before.
+    "23505": Trouble(Unavailable, "another process made the same at the same time: try again", again=True),
+    "42P06": Trouble(Unavailable, "another process made the same at the same time: try again", again=True),
+    "42P07": Trouble(Unavailable, "another process made the same at the same time: try again", again=True),
     "0A000": Trouble(Unavailable, "the tables changed under the connection: try again", again=True),
 }
 _BY_CLASS: Final = {
