@@ -155,9 +155,11 @@ async def w10(files: int, steps: int, bench: Bench) -> None:
     sample = bench.sample
     async with bench.client() as client:
         agent = agent_of(client)
-        state = {f"/work/file-{number:03}.md": _file(number, 0) for number in range(files)}
+        state = {f"/notes/file-{number:03}.md": _file(number, 0) for number in range(files)}
         await agent.advance(Sample(), {}, {"files": state})
-        changes = [(f"/work/file-{step * 7 % files:03}.md", _file(step * 7 % files, step + 1)) for step in range(steps)]
+        changes = [
+            (f"/notes/file-{step * 7 % files:03}.md", _file(step * 7 % files, step + 1)) for step in range(steps)
+        ]
         with bench.costs():
             for path, changed in changes:
                 state = {**state, path: changed}
