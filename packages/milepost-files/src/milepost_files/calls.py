@@ -54,6 +54,17 @@ class CallSpot:
         return _COST + sum(length for _, length in self.ranges)
 
 
+def _plain_row(fields: Sequence[Any]) -> CallRow:
+    """A record without its parts, from what `record` says of it."""
+    *first, match, started, until, updated, aliases = fields
+    key, generation, attempt, state, revision, stamp, owner = first
+    nothing = b""
+    return CallRow(
+        "", key, generation, attempt, state, revision, stamp, owner,
+        nothing, nothing, match, started, until, updated, tuple(aliases),
+    )  # fmt: skip
+
+
 class CallIndex:
     """The records of one log."""
 
@@ -69,45 +80,13 @@ class CallIndex:
 
     def apply(self, record: Record, offset: int) -> int:
         """Take over a record whose parts begin at `offset`. Returns where they end."""
-        (
-            _,
-            key,
-            generation,
-            attempt,
-            state,
-            revision,
-            stamp,
-            owner,
-            match,
-            started,
-            until,
-            updated,
-            aliases,
-            lengths,
-            _,
-        ) = record
-        row = CallRow(
-            "",
-            key,
-            generation,
-            attempt,
-            state,
-            revision,
-            stamp,
-            owner,
-            b"",
-            b"",
-            match,
-            started,
-            until,
-            updated,
-            tuple(aliases),
-        )
+        _, *plain, lengths, _ = record
+        row = _plain_row(plain)
         parts: list[Range | None] = []
         for length in lengths:
             parts.append(None if length is None else (offset, length))
             offset += length or 0
-        old = self.spots.get(key)
+        old = self.spots.get(row.key)
         call, outcome, *trail = parts
         spot = CallSpot(
             row,
@@ -151,25 +130,7 @@ class CallIndex:
     def thaw(self, frozen: Iterable[Any]) -> None:
         """The inverse of `freeze`."""
         for plain, parts in frozen:
-            *fields, aliases = plain
-            key, generation, attempt, state, revision, stamp, owner, match, started, until, updated = fields
-            row = CallRow(
-                "",
-                key,
-                generation,
-                attempt,
-                state,
-                revision,
-                stamp,
-                owner,
-                b"",
-                b"",
-                match,
-                started,
-                until,
-                updated,
-                tuple(aliases),
-            )
+            row = _plain_row(plain)
             call, outcome, *trail = ((offset, length) for offset, length in parts)
             self._enter(CallSpot(row, call, outcome, tuple(trail)), None)
 
