@@ -5,20 +5,16 @@ Everything lives in dictionaries of this process behind one lock; each verb is o
 
 from __future__ import annotations
 
-import bisect
-import os
 import secrets
-import threading
 import time
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar, cast
 
-from milepost.callstore import CallTable
-from milepost.errors import ThreadDeleted, Unavailable
-from milepost.fences import NOBODY, Lease, acquired, lease_lost, refuse_moved, released, renewed
+from milepost.errors import Unavailable
+from milepost.fences import NOBODY, Lease, acquired, refuse_moved, released, renewed
 from milepost.memory_calls import MemoryCalls, delete_calls, load_calls
+from milepost.memory_data import Data, Place, Thread
 from milepost.store import (
     Batch,
     Chart,
@@ -34,7 +30,6 @@ from milepost.store import (
     Stats,
     ThreadPage,
     ThreadRow,
-    Tombstone,
     WriteRow,
     Wrote,
     bare,
@@ -43,168 +38,6 @@ from milepost.store import (
 )
 
 T = TypeVar("T")
-
-Place = tuple[str, str]
-"""(ns, checkpoint id)."""
-
-
-class _Packs:
-    """The packs of a thread, found by the addresses they hold."""
-
-    def __init__(self) -> None:
-        self._writers: dict[int, list[int]] = {}
-        self._longest = 1
-        self._packs: dict[tuple[int, int], Pack] = {}
-
-    def __iter__(self) -> Iterator[Pack]:
-        return iter(self._packs.values())
-
-    def __len__(self) -> int:
-        return len(self._packs)
-
-    def has(self, span: Span) -> bool:
-        pack = self._packs.get((span.writer, span.first))
-        return pack is not None and pack.count == span.count
-
-    def add(self, pack: Pack) -> None:
-        held = self._packs.get((pack.writer, pack.first))
-        if held is None:
-            bisect.insort(self._writers.setdefault(pack.writer, []), pack.first)
-        if held is None or held.count < pack.count:
-            self._packs[pack.writer, pack.first] = pack
-            self._longest = max(self._longest, pack.count)
-
-    def remove(self, span: Span) -> None:
-        if self.has(span):
-            del self._packs[span.writer, span.first]
-            firsts = self._writers[span.writer]
-            del firsts[bisect.bisect_left(firsts, span.first)]
-
-    def overlapping(self, spans: Iterable[Span]) -> Iterator[Pack]:
-        for writer, first, count in spans:
-            firsts = self._writers.get(writer, [])
-            for at in range(bisect.bisect_right(firsts, first - self._longest), len(firsts)):
-                pack = self._packs[writer, firsts[at]]
-                if pack.first >= first + count:
-                    break
-                if pack.first + pack.count > first:
-                    yield pack
-
-
-@dataclass(slots=True)
-class _Thread:
-    generation: int
-    revision: int = 0
-    rows: dict[Place, CheckpointRow] = field(default_factory=dict)
-    order: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
-    """ns -> (sort key, id), ascending."""
-    writes: dict[Place, dict[tuple[str, int], WriteRow]] = field(default_factory=dict)
-    packs: _Packs = field(default_factory=_Packs)
-    created: float = 0.0
-    updated: float = 0.0
-
-    def head(self, ns: str) -> CheckpointRow | None:
-        order = self.order.get(ns)
-        return self.rows[ns, order[-1][1]] if order else None
-
-    def enter(self, row: CheckpointRow) -> None:
-        if (row.ns, row.id) not in self.rows:
-            bisect.insort(self.order.setdefault(row.ns, []), (row.key, row.id))
-        self.rows[row.ns, row.id] = row
-
-    def leave(self, place: Place) -> None:
-        row = self.rows.pop(place, None)
-        if row is not None:
-            order = self.order[row.ns]
-            del order[bisect.bisect_left(order, (row.key, row.id))]
-            if not order:
-                del self.order[row.ns]
-
-    def snapshot(self, thread: str, row: CheckpointRow, channels: Sequence[str] | None = None) -> Snapshot:
-        writes = self.writes.get((row.ns, row.id), {}).values()
-        kept = tuple(write for write in writes if channels is None or write.channel in channels)
-        return Snapshot(thread, row, kept, self.generation)
-
-    def packs_of(self, snapshots: Iterable[Snapshot], *, rows: bool = True) -> list[Pack]:
-        spans = {
-            span
-            for snapshot in snapshots
-            for spans in (snapshot.row.spans if rows else (), *(write.spans for write in snapshot.writes))
-            for span in spans
-        }
-        return list({(pack.writer, pack.first): pack for pack in self.packs.overlapping(spans)}.values())
-
-    def size(self) -> int:
-        return (
-            sum(len(row.header) for row in self.rows.values())
-            + sum(len(write.value) for writes in self.writes.values() for write in writes.values())
-            + sum(len(pack.data) for pack in self.packs)
-        )
-
-
-class _Data:
-    """What the flavours of one memory backend share."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        # A filter may run the application's code (the comparison of a value), which may read the store.
-        self.lock = threading.RLock()
-        self.clock = clock
-        self.threads: dict[str, _Thread] = {}
-        self.tombstones: dict[str, Tombstone] = {}
-        self.leases: dict[str, Lease] = {}
-        self.calls: dict[str, CallTable] = {}
-        self.closed = False
-        _alive.add(self)
-
-    def open(self, thread: str) -> _Thread:
-        """The thread, made when it is not there. Its generation is random: a generation never comes back."""
-        found = self.threads.get(thread)
-        if found is None:
-            now = self.clock()
-            found = self.threads[thread] = _Thread(secrets.randbits(63), created=now, updated=now)
-        return found
-
-    def generation(self, thread: str) -> int:
-        found = self.threads.get(thread)
-        return -1 if found is None else found.generation
-
-    def refuse_the_late(self, thread: str, fence: int | None) -> None:
-        if fence is not None and (found := self.leases.get(thread, NOBODY).fence) > fence:
-            raise lease_lost(thread, fence, found)
-
-    def bury(self, thread: str, ids: Iterable[str]) -> None:
-        """Leave a tombstone, and forget those that are over: the oldest are the first of them."""
-        now, stones = self.clock(), self.tombstones
-        stone = Tombstone.of(ids, now, stones.pop(thread, None))
-        while stones and stones[oldest := next(iter(stones))].over(now):
-            del stones[oldest]
-        stones[thread] = stone
-
-    def refuse_the_dead(self, thread: str, ns: str, named: Iterable[str], what: str) -> None:
-        tombstone = self.tombstones.get(thread)
-        if tombstone is None or tombstone.over(self.clock()):
-            return
-        alive = self.threads.get(thread)
-        for id in named:
-            stored = alive is not None and any((space, id) in alive.rows for space in {ns, *alive.order})
-            if tombstone.refuses(id, stored=stored):
-                raise ThreadDeleted(
-                    f"thread {thread!r} was deleted: {what} descends from its former checkpoint {id!r} and was not "
-                    "stored. Start a new run on the thread without a checkpoint id.",
-                    thread=thread,
-                    checkpoint=id,
-                )
-
-
-_alive: weakref.WeakSet[_Data] = weakref.WeakSet()
-
-
-def _renew_in_child() -> None:
-    for data in tuple(_alive):
-        data.lock = threading.RLock()  # the thread that held it is not there
-
-
-os.register_at_fork(after_in_child=_renew_in_child)
 
 
 class CallPort:
@@ -217,12 +50,12 @@ class CallPort:
 class MemoryStore(MemoryCalls):
     """`milepost.store.Store` over dictionaries, behind any port whose requests are functions."""
 
-    def __init__(self, data: _Data, port: Port) -> None:
+    def __init__(self, data: Data, port: Port) -> None:
         self._data = data
         self._port = port
 
     @property
-    def _ledger(self) -> _Data:
+    def _ledger(self) -> Data:
         return self._data
 
     async def _step(self, step: Callable[[], T]) -> T:
@@ -535,7 +368,7 @@ class MemoryBackend:
     capabilities: frozenset[str] = frozenset({"ledger"})
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        self._data = _Data(clock)
+        self._data = Data(clock)
         self._store = MemoryStore(self._data, CallPort())
 
     def blocking(self) -> MemoryStore:
@@ -555,7 +388,7 @@ class MemoryBackend:
         self._data.closed = True
 
 
-def _take_writes(place: _Thread, at: Place, rows: Sequence[WriteRow]) -> tuple[bool, ...]:
+def _take_writes(place: Thread, at: Place, rows: Sequence[WriteRow]) -> tuple[bool, ...]:
     held = place.writes.setdefault(at, {})
     accepted: list[bool] = []
     for row in rows:
@@ -568,7 +401,7 @@ def _take_writes(place: _Thread, at: Place, rows: Sequence[WriteRow]) -> tuple[b
     return tuple(accepted)
 
 
-def _matching(place: _Thread, query: Query) -> Iterator[CheckpointRow]:
+def _matching(place: Thread, query: Query) -> Iterator[CheckpointRow]:
     for row in tuple(place.rows.values()):
         if query.ns is not None and row.ns != query.ns:
             continue
@@ -582,7 +415,7 @@ def _matching(place: _Thread, query: Query) -> Iterator[CheckpointRow]:
             yield row
 
 
-def _thread_row(name: str, place: _Thread, lease: Lease, now: float) -> ThreadRow:
+def _thread_row(name: str, place: Thread, lease: Lease, now: float) -> ThreadRow:
     head = place.head("" if "" in place.order else max(place.order, default=""))
     asked = any(
         write.channel == "__interrupt__"
