@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final, TypeVar, cast
@@ -35,6 +35,7 @@ from milepost.store import (
 )
 
 from milepost_redis import leases, wire
+from milepost_redis.batches import BATCH, exchanges, flat, slices, volumes
 from milepost_redis.calls import Calls
 from milepost_redis.listing import Found, Lister
 from milepost_redis.request import Call, Command, Request, Step
@@ -44,12 +45,8 @@ from milepost_redis.wire import Tag
 
 T = TypeVar("T")
 
-_BATCH: Final = 250
-"""How many parts of a thread one script takes or hands out."""
 _STEPS: Final = 200
 """How many ancestors one script follows."""
-_VOLUME: Final = 2 << 20
-"""Bytes of packs after which a batch is full."""
 _TRIES: Final = 8
 _OLDEST: Final = (6, 2)
 
@@ -138,7 +135,7 @@ class RedisStore:
             wire.heads(heads),
             b"%d" % len(named),
             *named,
-            *_flat(packs),
+            *flat(packs),
         )
         leases.refuse_late(thread, fence, reply)
         leases.refuse_moved(thread, row.parent, reply)
@@ -194,7 +191,7 @@ class RedisStore:
         raise self._restless(thread)
 
     async def page(self, query: Query, after: tuple[str, ...] | None, limit: int, *, items: bool = True) -> Loaded:
-        found, cursor, damage = await self._lister.find(query, after, min(limit, _BATCH))
+        found, cursor, damage = await self._lister.find(query, after, min(limit, BATCH))
         by_thread: dict[str, list[Found]] = {}
         for entry in found:
             by_thread.setdefault(entry.thread, []).append(entry)
@@ -269,7 +266,7 @@ class RedisStore:
         raise self._restless(thread)
 
     async def threads(self, after: tuple[str, ...] | None, limit: int) -> ThreadPage:
-        names = await self._lister.names(after[0] if after else None, min(limit, _BATCH))
+        names = await self._lister.names(after[0] if after else None, min(limit, BATCH))
         calls = [self._heads_call(name, b"") for name in names]
         replies = await self._steps("list threads", *calls) if calls else []
         rows = [row for name, reply in zip(names, replies, strict=True) if (row := await self._summary(name, reply))]
@@ -283,7 +280,7 @@ class RedisStore:
             return ThreadRow(thread, "", 0, 0, 0, 0, 0.0, 0.0, waiting=False)
         self._status(thread, reply)
         head, heads, lease, leased = wire.head(reply[1]), list(reply[2]), wire.lease(reply[3]), bool(reply[4])
-        while len(reply[2]) == _BATCH:
+        while len(reply[2]) == BATCH:
             call = self._heads_call(thread, reply[2][-1][0] + wire.NUL)
             reply = (await self._steps("list threads", call))[0]
             if reply[0] != b"ok":
@@ -307,7 +304,7 @@ class RedisStore:
 
     def _heads_call(self, thread: str, below: bytes) -> Call:
         tag = self._layout.tag(thread)
-        return Call(scripts()["heads"], (tag.data, tag.order, tag.tomb, tag.lease), (below, b"%d" % _BATCH))
+        return Call(scripts()["heads"], (tag.data, tag.order, tag.tomb, tag.lease), (below, b"%d" % BATCH))
 
     async def chart(self, thread: str) -> Chart | None:
         for _ in range(_TRIES):
@@ -336,7 +333,7 @@ class RedisStore:
         packs: list[Any] = []
         kinds, after = b"kqp", b""
         while kinds and len(tokens) < 2:
-            reply = await self._walk("chart a thread", thread, kinds, after, _BATCH, items=False)
+            reply = await self._walk("chart a thread", thread, kinds, after, BATCH, items=False)
             if reply[0] == b"none":
                 return tokens, [], []
             _, token, snapshots, members, kinds, after = reply
@@ -359,13 +356,13 @@ class RedisStore:
         places = [wire.place(ns, id) for ns, id in drop.checkpoints]
         gone = [wire.member(span) for span in drop.packs]
         nothing: list[bytes] = []
-        if len(parents) + len(places) + len(gone) + len(drop.repacked) <= 2 * _BATCH:
-            batches = [(places, parents, gone, _flat(drop.repacked))]
+        if len(parents) + len(places) + len(gone) + len(drop.repacked) <= 2 * BATCH:
+            batches = [(places, parents, gone, flat(drop.repacked))]
         else:
             batches = [
-                *((nothing, part, nothing, nothing) for part in _slices(parents, 2 * _BATCH)),
-                *((part, nothing, nothing, nothing) for part in _slices(places, _BATCH)),
-                *((nothing, nothing, some, _flat(packs)) for some, packs in _exchanges(drop)),
+                *((nothing, part, nothing, nothing) for part in slices(parents, 2 * BATCH)),
+                *((part, nothing, nothing, nothing) for part in slices(places, BATCH)),
+                *((nothing, nothing, some, flat(packs)) for some, packs in exchanges(drop)),
             ]
         current = bytes.fromhex(token)
         for leaving, children, packs, repacked in batches:
@@ -395,7 +392,7 @@ class RedisStore:
             return Batch(calls=page.rows, cursor=page.cursor and ("calls", *page.cursor))
         kinds, start, place = after or ("pkq", "", "")
         reply = await self._walk(
-            "export a thread", thread, kinds.encode(), bytes.fromhex(place), min(limit, _BATCH), items=True
+            "export a thread", thread, kinds.encode(), bytes.fromhex(place), min(limit, BATCH), items=True
         )
         if reply[0] == b"none" and not start:
             return None
@@ -418,7 +415,7 @@ class RedisStore:
 
     async def load(self, thread: str, batch: Batch) -> None:
         parts = [*wire.packs_of(batch), *wire.writes_of(batch), *wire.rows_of(batch)]
-        for some in _volumes(parts):
+        for some in volumes(parts):
             arguments = [word for part in some for word in part]
             reply = await self._write(
                 "load a thread", "load", thread, self._layout.ttl, _fresh(), thread.encode(), *arguments
@@ -469,7 +466,7 @@ class RedisStore:
         total = Stats(0, 0, 0, 0, 0)
         after: str | None = None
         while True:
-            names = await self._lister.names(after, _BATCH) if thread is None else [thread]
+            names = await self._lister.names(after, BATCH) if thread is None else [thread]
             tags = map(self._layout.tag, names)
             lines = await self._steps("count", *(Command((b"HGET", tag.data, b"m")) for tag in tags)) if names else []
             for line in lines:
@@ -477,7 +474,7 @@ class RedisStore:
                     head = wire.head(line)
                     counted = (1, int(head.rows), int(head.writes), int(head.packs), int(head.bytes))
                     total = Stats(*(sum(pair) for pair in zip(total, counted, strict=True)))
-            if thread is not None or len(names) < _BATCH:
+            if thread is not None or len(names) < BATCH:
                 return total
             after = names[-1]
 
@@ -576,30 +573,6 @@ def _fresh() -> bytes:
     return wire.generation(secrets.randbits(63))
 
 
-def _exchanges(drop: Drop) -> Iterator[tuple[list[bytes], list[Pack]]]:
-    """Packs that go with those that come in their place, and then the packs that go for good."""
-    spans: list[tuple[Span, Pack | None]] = [(span, None) for span in drop.packs]
-    spans += ((Span(pack.writer, pack.first, pack.count), pack) for pack in drop.repacked)
-    groups: list[tuple[list[bytes], list[Pack]]] = []
-    end = (0, 0)
-    for span, pack in sorted(spans, key=lambda part: part[0]):
-        if not groups or (span.writer, span.first) >= end:
-            groups.append(([], []))
-        end = max(end, (span.writer, span.first + span.count))
-        old, new = groups[-1]
-        if pack is None:
-            old.append(wire.member(span))
-        else:
-            new.append(pack)
-    yield from (group for group in groups if group[1])
-    for some in _slices([member for old, new in groups if not new for member in old], _BATCH):
-        yield some, []
-
-
-def _flat(packs: Sequence[Pack]) -> list[bytes]:
-    return [part for pack in packs for part in (wire.member(pack), pack.data)]
-
-
 def _named(place: bytes) -> tuple[str, str]:
     ns, _, id = place.decode().partition("\0")
     return ns, id
@@ -610,22 +583,3 @@ def _snapshots(thread: str, generation: bytes, found: Sequence[Any]) -> list[Sna
     return [
         Snapshot(thread, wire.checkpoint(at, row), tuple(map(wire.write, values)), number) for at, row, *values in found
     ]
-
-
-def _slices(parts: list[T], size: int) -> Iterator[list[T]]:
-    for at in range(0, len(parts), size):
-        yield parts[at : at + size]
-
-
-def _volumes(parts: Sequence[tuple[bytes, ...]]) -> Iterator[list[tuple[bytes, ...]]]:
-    """Runs of `parts` that are not too much for one script."""
-    some: list[tuple[bytes, ...]] = []
-    volume = 0
-    for part in parts:
-        if len(some) >= 2 * _BATCH or volume >= _VOLUME:
-            yield some
-            some, volume = [], 0
-        some.append(part)
-        volume += sum(map(len, part))
-    if some:
-        yield some
