@@ -6,6 +6,7 @@ done in forked processes: the one that forks them never opens a store.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -156,13 +157,13 @@ def kills(url: str, folder: Path) -> int:
         number += 1
 
 
-def write(url: str, steps: int) -> None:
-    """A run that goes on, whatever others do to its thread."""
+def write(url: str, steps: int, turns: int) -> None:
+    """A run that goes on, whatever others do to its thread. `turns`: a pipe with a byte for each maintenance done."""
     with milepost.connect(url) as saver:
-        run(_write(Chain(Face(saver, "blocking"), "race"), steps))
+        run(_write(Chain(Face(saver, "blocking"), "race"), steps, turns))
 
 
-async def _write(chain: Chain, steps: int) -> None:
+async def _write(chain: Chain, steps: int, turns: int) -> None:
     messages: list[Any] = []
     for number in range(steps):
         messages.append(HumanMessage(words(number), id=str(number)))
@@ -170,14 +171,28 @@ async def _write(chain: Chain, steps: int) -> None:
         await chain.writes(("m", messages[-1]), ("n", number))
         if number % 10 == 9:
             assert_same(messages, (await chain.values())["m"])
+            _wait_for_a_quiet_turn(turns)
+
+
+def _wait_for_a_quiet_turn(turns: int) -> None:
+    """A run that never stops may win every race. Of two turns from here the second met no write."""
+    os.set_blocking(turns, False)
+    with contextlib.suppress(BlockingIOError):
+        while os.read(turns, 4096):
+            pass
+    os.set_blocking(turns, True)
+    for _ in range(2):
+        assert os.read(turns, 1), "the maintenance failed"
 
 
 def race(url: str, steps: int = 60) -> int:
-    """Maintain while another process writes; returns how often something was done."""
+    """Maintain while another process writes; returns how often something was done, at least every ten steps."""
+    turns, turn = os.pipe()
     pid = os.fork()
     if not pid:
         try:
-            write(url, steps)
+            os.close(turn)
+            write(url, steps, turns)
         except BaseException:
             traceback.print_exc()
             os._exit(1)
@@ -189,6 +204,7 @@ def race(url: str, steps: int = 60) -> int:
             report = saver.maintain(Retention(keep_last=3), threads=["race"])
             assert {one.outcome for one in report.threads} <= {"changed", "moved"}, report
             count += sum(one.outcome == "changed" for one in report.threads)
+            os.write(turn, b"t")
             ended, status = os.waitpid(pid, os.WNOHANG)
             code = os.waitstatus_to_exitcode(status) if ended else None
         assert code == 0, "the run failed"

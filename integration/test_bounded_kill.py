@@ -36,4 +36,4 @@ async def test_killed_at_each_call(store: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("store", SHARED)
 async def test_a_run_of_another_process_goes_on_meanwhile(store: str, tmp_path: Path) -> None:
-    assert await _counted("race", store, tmp_path) >= 1
+    assert await _counted("race", store, tmp_path) >= 6
