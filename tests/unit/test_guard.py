@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import gc
-import importlib.util
-import os
 import sys
 import weakref
 from collections.abc import Callable
@@ -15,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from in_c import needs_c
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage, ToolMessage
 from milepost.codec import guard
 from milepost.codec.guard import BLOCK, SameObjects, Seen, Traced, guardable
@@ -36,18 +35,6 @@ def in_c(messages: list[Any], after: Traced | None = None) -> Traced:
     return looked
 
 
-def missing() -> str:
-    """Why the guard in C cannot be tested here; empty when it can, or has to be able to."""
-    if importlib.util.find_spec("milepost_speedups") is None:
-        return "milepost-speedups is not installed"
-    try:
-        importlib.import_module("milepost_speedups")
-    except ImportError as exc:
-        return "" if os.environ.get("CI") else f"milepost-speedups was not compiled here: {exc}"
-    return ""
-
-
-needs_c = pytest.mark.skipif(bool(missing()), reason=missing())
 GUARDS = [pytest.param(in_python, id="Python"), pytest.param(in_c, id="C", marks=needs_c)]
 both = pytest.mark.parametrize("look", GUARDS)
 

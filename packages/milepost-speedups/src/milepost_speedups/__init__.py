@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from milepost_speedups._revive import Messages
 from milepost_speedups._trace import Trace, trace
 
-__all__ = ["Trace", "trace"]
+__all__ = ["Messages", "Trace", "trace"]

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+import ormsgpack
 from langchain_core.messages import (
     AIMessage,
     AIMessageChunk,
@@ -24,6 +25,15 @@ from langchain_core.messages import (
 )
 from pydantic import BaseModel
 
+if TYPE_CHECKING:
+    from milepost_speedups import Messages
+
+_Messages: type[Messages] | None
+try:
+    from milepost_speedups import Messages as _Messages
+except ImportError:
+    _Messages = None
+
 _BASE: Final = ("content", "additional_kwargs", "response_metadata", "type", "name", "id")
 _AI: Final = (*_BASE, "tool_calls", "invalid_tool_calls", "usage_metadata")
 _AI_CHUNK: Final = (*_AI, "tool_call_chunks", "chunk_position")
@@ -35,6 +45,8 @@ _PARTS: Final = {str, dict}
 _TEXT: Final = {str}
 _NUMBER: Final = {int}
 _STATUS: Final = ("success", "error")
+
+_Check = Callable[[dict[str, Any]], bool]
 
 _new = object.__new__
 # What `BaseModel` keeps beside its fields. The descriptors' own methods are quicker than `object.__setattr__`.
@@ -134,8 +146,10 @@ class Shape:
     """The fields, in the order in which an instance holds them."""
     kind: str
     """What its ``type`` field must say."""
-    check: Callable[[dict[str, Any]], bool]
+    check: _Check
     """Whether validation would leave all of these fields (in order) as they are."""
+    rules: bytes | None
+    """The same for the part in C: a letter for each field, see its ``_revive.c``; None when only `check` knows."""
 
     def build(self, fields: Any) -> BaseMessage | None:
         """The message that the class would make of `fields`, or None when it must be asked itself.
@@ -177,22 +191,35 @@ def _shapes() -> dict[type, Shape]:
     compat = frozenset({"_backwards_compat_tool_calls"})
     coerce = frozenset({"coerce_args"})
     chunk = compat | {"init_tool_calls", "init_server_tool_calls"}
-    known: list[tuple[type[BaseMessage], tuple[str, ...], frozenset[str], Callable[[dict[str, Any]], bool]]] = [
-        (HumanMessage, _BASE, frozenset(), _check_base),
-        (HumanMessageChunk, _BASE, frozenset(), _check_base),
-        (SystemMessage, _BASE, frozenset(), _check_base),
-        (SystemMessageChunk, _BASE, frozenset(), _check_base),
-        (AIMessage, _AI, compat, _check_ai),
-        (AIMessageChunk, _AI_CHUNK, chunk, _check_ai_chunk),
-        (ToolMessage, _TOOL, coerce, _check_tool),
-        (ToolMessageChunk, _TOOL, coerce, _check_tool),
+    known: list[tuple[type[BaseMessage], tuple[str, ...], frozenset[str], _Check, bytes | None]] = [
+        (HumanMessage, _BASE, frozenset(), _check_base, b"cddtoo"),
+        (HumanMessageChunk, _BASE, frozenset(), _check_base, b"cddtoo"),
+        (SystemMessage, _BASE, frozenset(), _check_base, b"cddtoo"),
+        (SystemMessageChunk, _BASE, frozenset(), _check_base, b"cddtoo"),
+        (AIMessage, _AI, compat, _check_ai, b"ckdtooleu"),
+        (AIMessageChunk, _AI_CHUNK, chunk, _check_ai_chunk, None),
+        (ToolMessage, _TOOL, coerce, _check_tool, b"cddtoosaz"),
+        (ToolMessageChunk, _TOOL, coerce, _check_tool, b"cddtoosaz"),
     ]
     return {
-        cls: Shape(cls, cls.__module__, cls.__name__, names, cls.model_fields["type"].default, check)
-        for cls, names, validators, check in known
+        cls: Shape(cls, cls.__module__, cls.__name__, names, cls.model_fields["type"].default, check, rules)
+        for cls, names, validators, check, rules in known
         if _usual(cls, names, validators)
     }
 
 
 SHAPES: Final = _shapes()
 BY_NAME: Final = {shape.name: shape for shape in SHAPES.values()}
+
+
+def compiled() -> Messages | None:
+    """`Shape.build` of all shapes that have rules, in C; None where the package milepost-speedups is not there."""
+    if _Messages is None:
+        return None
+    rows = [
+        (shape.cls, shape.module, shape.name, shape.names, shape.kind, shape.rules)
+        for shape in SHAPES.values()
+        if shape.rules
+    ]
+    slots = (BaseModel.__dict__[f"__pydantic_{name}__"] for name in ("fields_set", "extra", "private"))
+    return _Messages(rows, ormsgpack.unpackb, ormsgpack.OPT_NON_STR_KEYS, *slots)

@@ -12,7 +12,7 @@ import importlib
 import logging
 import pickle
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal
 
 import ormsgpack
@@ -23,7 +23,7 @@ from pydantic import BaseModel
 from milepost.codec import exts
 from milepost.codec.exts import Placeholder, Registry
 from milepost.codec.kinds import PACKED, RAW
-from milepost.codec.messages import BY_NAME
+from milepost.codec.messages import BY_NAME, compiled
 from milepost.errors import Corrupt, MilepostError, Unserializable
 
 # Where users and their logging configuration expect these warnings.
@@ -40,6 +40,7 @@ _MAX_WARNED: Final = 1000
 _warned: set[tuple[str, ...]] = set()
 
 _set = object.__setattr__
+_compiled: Final = compiled()
 
 
 def _warn_once(key: tuple[str, ...], message: str, *args: object) -> None:
@@ -117,43 +118,61 @@ def find(module: str, qualname: str) -> Any:
 class Revival:
     """One decoding. ormsgpack drops the exception of a hook, so the first one is kept here."""
 
-    __slots__ = ("_degraded", "_policy", "error")
+    __slots__ = ("_policy", "degraded", "error", "ext_hook")
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        self._degraded = 0
+        self.degraded = 0
+        """How many objects came back as their data, because something forbids to build them."""
         self.error: MilepostError | None = None
+        self.ext_hook: Callable[[int, bytes], Any] = (
+            self.hook if _compiled is None or policy.renamed else _compiled.hook(self)
+        )
+        """The ``ext_hook`` for ormsgpack: `hook`, or the same in C, which asks the methods below."""
 
     def hook(self, code: int, data: bytes) -> Any:
-        """The ``ext_hook`` for ormsgpack."""
+        """The object of one extension. Raises what `fail` took note of."""
         try:
             if code <= exts.PYDANTIC_V2:
-                before = self._degraded
+                degraded = self.degraded
                 # Once, and here: nested extensions cost one frame of the stack each.
-                parts = _unpackb(data, ext_hook=self.hook, option=_KEYS)
-                if code == exts.PYDANTIC_V2 and len(parts) == 4 and not self._policy.renamed:
+                parts = _unpackb(data, ext_hook=self.ext_hook, option=_KEYS)
+                if code == exts.PYDANTIC_V2 and type(parts) is list and len(parts) == 4 and not self._policy.renamed:
                     shape = BY_NAME.get(parts[1])
                     if shape is not None and shape.module == parts[0]:
                         message = shape.build(parts[2])
                         if message is not None:
                             return message
-                return self._class(code, data, parts, checked=self._degraded == before)
+                return self._class(code, data, parts, checked=self.degraded == degraded)
             build = PACKED.get(code)
             if build is not None:
-                return build(_unpackb(data, ext_hook=self.hook, option=_KEYS))
+                return build(_unpackb(data, ext_hook=self.ext_hook, option=_KEYS))
             return self._kind(code, data)
-        except MilepostError as exc:
-            self.error = self.error or exc
-            raise
         except Exception as exc:
-            if self.error is None:
-                self.error = Corrupt(f"extension {code} of a stored value does not make sense: {exc!r}", damage="value")
-                self.error.__cause__ = exc
+            self.fail(exc)
             raise
+
+    def finish(self, code: int, data: bytes, parts: Any, degraded: int) -> Any:
+        """What `hook` does about an object of which the part in C has decoded the parts, and could not build it."""
+        try:
+            return self._class(code, data, parts, checked=self.degraded == degraded)
+        except Exception as exc:
+            self.fail(exc)
+            raise
+
+    def fail(self, exc: BaseException) -> None:
+        """Take note of the first exception, and of what led to it."""
+        if self.error is not None:
+            return
+        if isinstance(exc, MilepostError):
+            self.error = exc
+            return
+        self.error = Corrupt(f"an extension of a stored value does not make sense: {exc!r}", damage="value")
+        self.error.__cause__ = exc
 
     def unpack(self, data: bytes | memoryview) -> Any:
         """Decode one whole value."""
-        return _unpackb(data, ext_hook=self.hook, option=_KEYS)
+        return _unpackb(data, ext_hook=self.ext_hook, option=_KEYS)
 
     def _kind(self, code: int, data: bytes) -> Any:
         if code in RAW:
@@ -181,7 +200,7 @@ class Revival:
             raise Corrupt("a stored object does not name its class", damage="value")
         renamed = self._policy.renamed.get((module, qualname)) if self._policy.renamed else None
         if renamed is None and not self._policy.allows(module, name, qualname):
-            self._degraded += 1
+            self.degraded += 1
             return payload
         try:
             cls = find(*(renamed or (module, qualname))) if not isinstance(renamed, type) else renamed
@@ -206,7 +225,7 @@ class Revival:
                 "Blocked deserialization of method call %s.%s.%s - not in allowed methods set.",
                 module, name, method,
             )  # fmt: skip
-            self._degraded += 1
+            self.degraded += 1
             return arg
         try:
             return getattr(find(module, name), method)(arg)
@@ -229,7 +248,7 @@ class Revival:
         ) from exc
 
     def _payload(self, module: str, qualname: str, payload: Any, exc: Exception) -> Any:
-        self._degraded += 1
+        self.degraded += 1
         _warn_once(
             ("unreconstructable", module, qualname),
             "Could not reconstruct %s.%s from checkpoint (%s); returning its serialized data instead.",

@@ -125,7 +125,7 @@ class Serializer(JsonPlusSerializer):
         Raises `Corrupt` when `data` is no such value, and `Unserializable` when the value cannot be rebuilt here.
         """
         revival = Revival(self._policy)
-        hook = self._unpack_ext_hook if self._custom_unpack_ext_hook else revival.hook
+        hook = self._unpack_ext_hook if self._custom_unpack_ext_hook else revival.ext_hook
         # ormsgpack stops after the first object. In an array of two, whatever follows it is not the nil that must.
         framed = b"".join((_PAIR, data, _NIL))
         try:
