@@ -78,18 +78,24 @@ class Turns:
         with contextlib.suppress(FileNotFoundError), self._fence(create=False):
             pass
 
-    def replace(self, held: Handle, fill: Fill) -> None:
-        """Put a new file in the place of `held`, whose lock the caller has. Raises `Superseded`; then nothing changed."""
+    def replace(self, held: Handle, fill: Fill, *, losable: bool = False) -> None:
+        """Put a new file in the place of `held`, whose lock the caller has. Raises `Superseded`; then nothing changed.
+
+        Should the machine fail in the middle, the log is the old one or the new one. With `losable` it may also be
+        empty: then the disk has one thing to wait for, and not two.
+        """
         self._revoke()
-        temporary = self._prepare(fill)
-        if not self.confirmed(held):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary)
-            raise Superseded
-        try:
-            os.rename(temporary, self._path)
-        except FileNotFoundError as exc:
-            raise Superseded from exc
+        with self._prepare(fill, sync=not losable) as (temporary, fd):
+            if not self.confirmed(held):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(temporary)
+                raise Superseded
+            try:
+                os.rename(temporary, self._path)
+            except FileNotFoundError as exc:
+                raise Superseded from exc
+            if losable:
+                os.fsync(fd)
         sync_folder(os.path.dirname(self._path))
 
     def _take_over(self, held: Handle, copy: Fill) -> None:
@@ -97,23 +103,28 @@ class Turns:
             self._revoke()
             if not names(self._path, held):
                 return
-            with contextlib.suppress(FileNotFoundError):  # the holder went on, and removed what we had prepared
-                os.rename(self._prepare(copy), self._path)
+            # The holder may have gone on, and removed what we had prepared.
+            with contextlib.suppress(FileNotFoundError), self._prepare(copy) as (temporary, _):
+                os.rename(temporary, self._path)
             sync_folder(os.path.dirname(self._path))
 
-    def _prepare(self, fill: Fill) -> str:
+    @contextlib.contextmanager
+    def _prepare(self, fill: Fill, *, sync: bool = True) -> Generator[tuple[str, int]]:
+        """A new file beside the log, as a path and a descriptor. What goes wrong before it has its content removes it."""
         path = f"{self._stem}.new-{secrets.token_hex(8)}"
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
-            fill(fd)
-            os.fsync(fd)
-        except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
-            raise
+            try:
+                fill(fd)
+                if sync:
+                    os.fsync(fd)
+            except BaseException:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)
+                raise
+            yield path, fd
         finally:
             os.close(fd)
-        return path
 
     def _revoke(self) -> None:
         for path in beside(self._stem, ".new-"):

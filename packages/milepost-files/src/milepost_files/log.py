@@ -337,21 +337,25 @@ class Log:
                 raise Superseded
             return False
         drafts: list[FrameDraft] = [([[frames.THREAD, self.thread]], []), draft]
-        self._renew(held, lambda: drafts, now)
+        # A tombstone alone matters to late writers, which a machine that failed takes along; fences and calls remain.
+        losable = all(record[0] == frames.TOMBSTONE for record in draft[0])
+        self._renew(held, lambda: drafts, now, losable=losable)
         return True
 
-    def _renew(self, held: Handle, drafts: Callable[[], Iterable[FrameDraft]], at: float) -> None:
+    def _renew(
+        self, held: Handle, drafts: Callable[[], Iterable[FrameDraft]], at: float, *, losable: bool = False
+    ) -> None:
         """Put a new log in the place of `held`. Where the disk is full, what can be spared makes room for it."""
 
         def fill(fd: int) -> None:
             rewrite.fill(fd, Index(secrets.randbits(64)), drafts(), at)
 
         try:
-            self._turns.replace(held, fill)
+            self._turns.replace(held, fill, losable=losable)
         except OSError as exc:
             if exc.errno not in (errno.ENOSPC, errno.EDQUOT) or not self._spare():
                 raise
-            self._turns.replace(held, fill)
+            self._turns.replace(held, fill, losable=losable)
         self._spare()
 
     def _spare(self) -> bool:
