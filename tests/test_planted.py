@@ -98,6 +98,7 @@ FAULTS: dict[Any, str] = {
     parts.a_root_upgrades_its_children: "test_namespaces_have_schemas_of_their_own",
     parts.lost_channels_are_not_told: "test_channels_that_a_graph_does_not_know_are_told_before_they_go",
     parts.what_was_rewritten_is_not_kept: "test_what_was_there_comes_back",
+    parts.writers_do_not_hear_of_a_move: "test_who_writes_meanwhile_writes_to_where_it_moved",
     parts.listings_show_all_tenants: "test_the_same_id_is_another_thread",
     parts.a_listener_can_break_a_put: "test_a_listener_that_raises_disturbs_nothing",
 }

@@ -20,6 +20,7 @@ from milepost.places import BEFORE, Place, place_of
 from milepost.retention import Lineage
 from milepost.schema import Schema, Schemas
 from milepost.schema.schema import Verdict
+from milepost.spaces import Spaces
 from milepost.store import merge_spans
 from milepost.tenants import TenantStore
 from milepost.testing import Memory, Subject
@@ -185,6 +186,10 @@ def what_was_rewritten_is_not_kept(patch: pytest.MonkeyPatch) -> None:
         return await rewrite(self, thread, replace(batch, rows=rows, writes=writes), token)
 
     patch.setattr(MemoryStore, "rewrite", forgets)
+
+
+def writers_do_not_hear_of_a_move(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Spaces, "generation", lambda *given: given[-1])
 
 
 def a_listener_can_break_a_put(patch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,9 @@ from milepost.schema import Change, Schema, Shape, Step
 from milepost.schema.carry import carry
 from milepost.schema.image import Image, Write
 from milepost.schema.schema import Verdict, Where, classes_of, current_name, settled
+from milepost.schema.spaces import former_spaces, present_space
 from milepost.schema.stamps import Stamp, encode
+from milepost.schema.tasks import Tasks
 from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
@@ -358,3 +360,28 @@ def test_fingerprints_are_the_same_in_another_process() -> None:
         for seed in ("1", "2")
     }
     assert len(found) == 1
+
+
+# Namespaces of subgraphs.
+
+
+def _called(node: str, *, seen: bool) -> Image:
+    """A checkpoint that has called a subgraph in `node`."""
+    versions = {f"branch:to:{node}": 2}
+    checkpoint = {"channel_values": {}, "channel_versions": versions, "versions_seen": {node: versions} if seen else {}}
+    return Image("t", "", "1ef00000-0000-0000-0000-000000000001", checkpoint, {"step": 1})
+
+
+@pytest.mark.parametrize("seen", [False, True])
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_namespaces_are_found_both_ways(version: int, seen: bool) -> None:
+    steps = [Step(1, 2, ms.rename_node("a", "b")), Step(2, 3, ms.rename_node("b", "c"), ms.rename_node("x", "a"))]
+    schema = Schema(State, version=3, upgrades=steps)
+    then = "abc"[version - 1]
+    ((task, _), *_) = Tasks(_called(then, seen=seen)).made(then)
+    ((now, _), *_) = Tasks(_called("c", seen=seen)).made("c")
+    image = _called("c", seen=seen)
+    assert present_space(schema, image, f"{then}:{task}", "") == f"c:{now}"
+    found = list(former_spaces(schema, image, f"c:{now}", []))
+    assert (f"{then}:{task}" in found) == (version < 3)
+    assert present_space(schema, image, "a:0", "") is None

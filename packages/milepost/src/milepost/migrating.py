@@ -3,12 +3,16 @@
 A checkpoint is rewritten in its place, with its pending writes, in one step that the store refuses if anything of the
 thread was written since it was looked at. What it was before is kept beside it, in a namespace of its own that nobody
 lists, until `finalise` removes it or `undo` puts it back.
+
+The checkpoints of a subgraph whose node was renamed get a namespace of another name. They are copied there, one namespace
+at a time and the innermost first, and then removed where they were if nothing of the thread was written since. Whoever
+reads meanwhile takes those under the former name (`milepost.spaces`), and writes on if they are there still.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
@@ -16,11 +20,13 @@ from milepost import maintenance
 from milepost.codec import Codec
 from milepost.codec.shelf import Shelf
 from milepost.errors import Conflict, Corrupt, MilepostError
-from milepost.places import BEFORE, channel_name, store_name
+from milepost.moving import Moves, Moving, Place
+from milepost.places import BEFORE, channel_name, kept_space, spaces_of, store_name
 from milepost.schema import Schema
 from milepost.schema.image import Image
+from milepost.schema.spaces import respaced
 from milepost.schema.stamps import decode
-from milepost.store import Batch, Chart, CheckpointRow, Pack, Snapshot, Store, WriteRow, merge_spans
+from milepost.store import Batch, Chart, CheckpointRow, Drop, Pack, Snapshot, Store, WriteRow, merge_spans
 from milepost.upgrading import Upgrader
 
 Mode = Literal["rewrite", "dry-run", "finalise", "undo"]
@@ -32,8 +38,6 @@ BATCH_BYTES: Final = 8 << 20
 """After so many bytes of new packs a step has enough."""
 TRIES: Final = 32
 """How often a thread is looked at anew because it was written to."""
-
-Place = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,48 @@ class Migrated:
     """Checkpoints rewritten; with "finalise", former ones removed; with "undo", put back."""
     refused: tuple[str, ...] = ()
     """Why some could not be: they are as they were."""
+
+
+@dataclass(slots=True)
+class _Run:
+    """How far one thread is."""
+
+    thread: str
+    dry: bool
+    history: bool
+    tries: int = 0
+    stored: Mapping[tuple[str | None, int | None], int] | None = None
+    done: dict[Place, Image] = field(default_factory=dict)
+    """By where they were found."""
+    refused: dict[Place, str] = field(default_factory=dict)
+    moved: dict[str, dict[str, tuple[bytes, tuple[WriteRow, ...]]]] = field(default_factory=dict)
+    """Namespace -> what was copied of it: checkpoint id -> as it was then."""
+    stuck: set[str] = field(default_factory=set)
+    """Namespaces that stay where they are, because some of their checkpoints cannot be upgraded."""
+
+    def over(self, place: Place) -> bool:
+        return place in self.done or place in self.refused
+
+    def copied(self, row: CheckpointRow, writes: tuple[WriteRow, ...]) -> bool:
+        return self.moved[row.ns].get(row.id) == (row.header, writes)
+
+    def did(self, chart: Chart, work: _Work, images: Mapping[Place, Image]) -> None:
+        for row in work.rows:
+            image = images.get((row.ns if work.now is None else work.now, row.id))
+            if image is not None:
+                self.done[row.ns, row.id] = image
+                if work.now is not None:
+                    self.moved[row.ns][row.id] = (row.header, _written_to(chart, row))
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """A step of a migration: `rows` to be rewritten in their place, or copied to namespace `now`. Without any, `gone`
+    is what goes where it was."""
+
+    rows: Sequence[CheckpointRow]
+    now: str | None = None
+    gone: tuple[Place, ...] = ()
 
 
 class Migrator:
@@ -65,109 +111,192 @@ class Migrator:
             return await self._finalise(thread)
         if mode == "undo":
             return await self._undo(thread)
-        refused: dict[Place, str] = {}
-        done: dict[Place, Image] = {}
-        stored: Mapping[tuple[str | None, int | None], int] | None = None
-        tries = 0
-        while tries < TRIES:
+        run = _Run(thread, dry=mode == "dry-run", history=history)
+        moving = Moving(self._codec, self._upgrader, self._image, history=history)
+        while run.tries < TRIES:
             chart = await self._store.chart(thread)
             if chart is None:
                 break
-            rows, versions = self._stale(thread, chart, history=history, but=refused.keys() | done.keys())
-            stored = versions if stored is None else stored
-            if not rows:
+            work = await self._work(run, moving, chart)
+            if work is None:
                 break
-            batch, images = await self._batch(thread, chart, rows, refused, dry=mode == "dry-run")
+            if not work.rows:
+                # All of a namespace is where it belongs now.
+                if not await self._store.drop(thread, Drop(work.gone), chart.token):
+                    run.tries += 1
+                continue
+            batch, images = await self._batch(run, chart, work)
             if batch.rows and not await self._store.rewrite(thread, batch, chart.token):
                 # What was learned of new items is void.
                 self._codec.reset(thread)
-                tries += 1
+                run.tries += 1
                 continue
             if batch.rows:
                 await self._compare(thread, batch, images)
-            done |= images
+            run.did(chart, work, images)
         self._codec.reset(thread)
-        if tries == TRIES:
+        if run.tries == TRIES:
             raise _busy(thread)
-        return Migrated(thread, stored or {}, len(done), tuple(refused.values()))
+        return Migrated(thread, run.stored or {}, len(run.done), tuple(run.refused.values()))
 
-    def _stale(
-        self, thread: str, chart: Chart, *, history: bool, but: Collection[Place]
-    ) -> tuple[list[CheckpointRow], Mapping[tuple[str | None, int | None], int]]:
-        """The checkpoints to rewrite, oldest first, and of which versions those are that were looked at."""
+    async def _work(self, run: _Run, moving: Moving, chart: Chart) -> _Work | None:
+        """What is to be done next, of a thread as it is now; None when there is nothing more."""
         heads = _heads(chart.rows)
+        moves = await moving.of(chart, run.thread, heads)
+        run.refused |= moves.refused
+        held = {place for ns in run.stuck for place in moves.callers.get(ns, ())}
+        held |= {(moves.spaces.get(ns, ns), id) for ns, id in held}
+        stale = self._stale(run, chart, moves, heads)
+        # The innermost first: what called it is not of this version before it has moved.
+        for ns in sorted(moves.spaces, key=lambda ns: (-ns.count("|"), ns)):
+            if ns in run.stuck or (run.dry and ns in run.moved):
+                continue
+            if ns not in run.moved:
+                await self._rehearse(run, chart, ns, moves.spaces[ns])
+                if ns in run.stuck:
+                    return await self._work(run, moving, chart)
+            rows = [row for row in chart.rows if row.ns == ns]
+            left = [row for row in rows if not run.copied(row, _written_to(chart, row))]
+            gone = [(row.ns, row.id) for row in chart.rows if row.ns == ns or _is_kept_of(row, ns)]
+            return _Work(left, moves.spaces[ns], tuple(gone))
+        for row in stale:
+            if (row.ns, row.id) in held:
+                run.refused[row.ns, row.id] = (
+                    f"checkpoint {row.id!r} of thread {run.thread!r} made a call of a subgraph that cannot be upgraded"
+                )
+        rows = [row for row in stale if (row.ns, row.id) not in held]
+        return _Work(rows) if rows else None
+
+    def _stale(self, run: _Run, chart: Chart, moves: Moves, heads: Collection[Place]) -> list[CheckpointRow]:
+        """The checkpoints to rewrite in their place, oldest first. `run` learns of which versions those are that were
+        looked at first."""
         versions: Counter[tuple[str | None, int | None]] = Counter()
         stale: list[CheckpointRow] = []
         for row in sorted(chart.rows, key=lambda row: (row.key, row.ns)):
-            schema = self._upgrader.schema(row.ns)
+            ns = moves.spaces.get(row.ns, row.ns)
             place = (row.ns, row.id)
-            if row.ns.startswith(BEFORE) or not (history or place in heads) or not self._upgrader.counts(row.ns):
+            if row.ns.startswith(BEFORE) or not (run.history or ns != row.ns or place in heads):
                 continue
-            header = self._codec.header(thread, row)
+            if not (self._upgrader.counts(ns) or ns != row.ns):
+                continue
+            schema = self._upgrader.schema(ns)
+            header = self._codec.header(run.thread, row)
             stamp = None if header.stamp is None else decode(header.stamp)
             versions[(stamp.name, stamp.version) if stamp else (None, None)] += 1
-            writes = chart.writes.get(place, ())
-            stamps = [header.stamp, *(self._codec.write_layout(thread, row.ns, row.id, one)[1] for one in writes)]
-            if schema and place not in but and any(_differs(schema, one) for one in stamps):
+            writes = _written_to(chart, row)
+            stamps = [header.stamp, *(self._codec.write_layout(run.thread, row.ns, row.id, one)[1] for one in writes)]
+            if schema and ns == row.ns and not run.over(place) and any(_differs(schema, one) for one in stamps):
                 stale.append(row)
-        return stale, versions
+        if run.stored is None:
+            run.stored = versions
+        return stale
 
-    async def _batch(
-        self, thread: str, chart: Chart, rows: Sequence[CheckpointRow], refused: dict[Place, str], *, dry: bool
-    ) -> tuple[Batch, dict[Place, Image]]:
-        """As much of `rows` as goes in one step, and what it means. Those that cannot be upgraded go into `refused`."""
-        kept = {(row.ns, row.id) for row in chart.rows}
+    async def _rehearse(self, run: _Run, chart: Chart, ns: str, now: str) -> None:
+        """Find out whether all of a namespace can move: it does as a whole, or not at all."""
+        rows = {row.id: row for row in chart.rows if row.ns == ns}
+        waiting = sorted({id for space, id in chart.writes if space == ns} - rows.keys())
+        images: dict[Place, Image] = {}
+        for row in rows.values():
+            snapshot = Snapshot(run.thread, row, _written_to(chart, row), chart.generation)
+            try:
+                images[ns, row.id] = await self._image(snapshot, now)
+            except MilepostError as exc:
+                run.refused[ns, row.id] = exc.message
+        if waiting:
+            run.refused[ns, waiting[0]] = (
+                f"namespace {ns!r} of thread {run.thread!r} has pending writes of checkpoint {waiting[0]!r}, which is not "
+                "there (yet): migrate again when the thread is quiet"
+            )
+        elif there := {row.id for row in chart.rows if row.ns == now} - rows.keys():
+            run.refused[ns, min(there)] = (
+                f"namespace {now!r} of thread {run.thread!r}, which {ns!r} is called now, has checkpoints of its own, such "
+                f"as {min(there)!r}: nothing says which of the two goes on"
+            )
+        if any(space == ns for space, _ in run.refused):
+            run.stuck.add(ns)
+            return
+        run.moved[ns] = {}
+        if run.dry:
+            run.done |= images
+
+    async def _batch(self, run: _Run, chart: Chart, work: _Work) -> tuple[Batch, dict[Place, Image]]:
+        """As much of `work` as goes in one step, and what it means. What cannot be upgraded is refused."""
+        kept = {(spaces_of(row.ns)[0], row.id): row for row in chart.rows if row.ns.startswith(BEFORE)}
         entered: list[CheckpointRow] = []
         writes: list[tuple[str, str, WriteRow]] = []
         packs: list[Pack] = []
         images: dict[Place, Image] = {}
         size = 0
-        for row in rows[:BATCH]:
-            snapshot = Snapshot(thread, row, tuple(chart.writes.get((row.ns, row.id), ())), chart.generation)
+        for row in work.rows[:BATCH]:
+            ns = row.ns if work.now is None else work.now
+            snapshot = Snapshot(run.thread, row, _written_to(chart, row), chart.generation)
             try:
-                image, new, written, fresh = await self._rewritten(snapshot)
+                image, new, written, fresh = await self._rewritten(snapshot, ns)
             except MilepostError as exc:
-                refused[row.ns, row.id] = exc.message
+                run.refused[row.ns, row.id] = exc.message
+                if work.now is not None:
+                    run.stuck.add(row.ns)
                 continue
-            images[row.ns, row.id] = image
-            if dry:
+            images[ns, row.id] = image
+            if run.dry:
                 continue
             entered.append(new)
-            writes += ((row.ns, row.id, write) for write in written)
+            writes += ((ns, row.id, write) for write in written)
             packs += fresh
-            if (BEFORE + row.ns, row.id) not in kept:
-                before, waiting = self._codec.rehome(thread, snapshot, BEFORE + row.ns)
+            for before, waiting in self._before(run.thread, chart, snapshot, ns, kept):
                 entered.append(before)
-                writes += (
-                    (before.ns, row.id, _named(write, BEFORE + channel_name(write.channel))) for write in waiting
-                )
+                writes += ((before.ns, row.id, write) for write in waiting)
             size += sum(len(pack.data) for pack in fresh)
             if size > BATCH_BYTES:
                 break
         return Batch(tuple(entered), tuple(writes), tuple(packs)), images
 
-    async def _rewritten(self, snapshot: Snapshot) -> tuple[Image, CheckpointRow, list[WriteRow], list[Pack]]:
-        """A checkpoint as it is to be, in memory and encoded."""
+    def _before(
+        self, thread: str, chart: Chart, snapshot: Snapshot, ns: str, kept: Mapping[Place, CheckpointRow]
+    ) -> Iterator[tuple[CheckpointRow, Sequence[WriteRow]]]:
+        """What is to be kept of a checkpoint that goes to namespace `ns`, unless something older is."""
+        row = snapshot.row
+        older = kept.get((row.ns, row.id))
+        if older is None and (ns, row.id) not in kept:
+            before, waiting = self._codec.rehome(thread, snapshot, kept_space(ns, row.ns))
+            yield before, [_named(write, BEFORE + channel_name(write.channel)) for write in waiting]
+        elif older is not None and ns != row.ns:
+            found = Snapshot(thread, older, _written_to(chart, older), chart.generation)
+            yield self._codec.rehome(thread, found, kept_space(ns, spaces_of(older.ns)[1]))
+
+    async def _image(self, snapshot: Snapshot, ns: str) -> Image:
+        """A checkpoint as it is to be, as one of namespace `ns`."""
         codec, thread, row = self._codec, snapshot.thread, snapshot.row
-        schema = self._upgrader.schema(row.ns)
-        assert schema is not None
+        schema = self._upgrader.schema(ns)
         header = codec.header(thread, row)
         fetched = await self._packs(snapshot)
-        image, _ = self._upgrader.read(schema, snapshot, header, codec.shelf(thread, fetched))
+        shelf = codec.shelf(thread, fetched)
+        if schema is None:
+            image = self._upgrader.plain(snapshot, header, shelf)
+        else:
+            image, _ = self._upgrader.read(schema, snapshot, header, shelf)
         codec.remember(thread, snapshot.generation, row, replace(header, layouts={}), fetched)
+        return image if ns == row.ns else respaced(image, ns)
+
+    async def _rewritten(self, snapshot: Snapshot, ns: str) -> tuple[Image, CheckpointRow, list[WriteRow], list[Pack]]:
+        """A checkpoint as it is to be in namespace `ns`, in memory and encoded."""
+        codec, thread, row = self._codec, snapshot.thread, snapshot.row
+        image = await self._image(snapshot, ns)
+        schema = self._upgrader.schema(ns)
         checkpoint: Any = image.checkpoint
         metadata: Any = image.metadata
-        draft = codec.draft(thread, row.ns, row.id, None, checkpoint, metadata, {}, schema.stamp)
+        # Where nobody has declared a schema, what is there keeps the stamps that it has.
+        stamp = schema.stamp if schema else codec.header(thread, row).stamp
+        draft = codec.draft(thread, ns, row.id, None, checkpoint, metadata, {}, stamp)
         placed = codec.place(draft)
         codec.learn(placed, snapshot.generation)
         packs = list(placed.packs)
         written: list[WriteRow] = []
         for write in image.writes:
-            drafts = codec.draft_writes(
-                thread, [(write.channel, write.value)], write.task, write.path, schema.write_stamp
-            )
+            stamp = schema.write_stamp if schema else write.stamp
+            drafts = codec.draft_writes(thread, [(write.channel, write.value)], write.task, write.path, stamp)
             drafts[0].idx = write.idx
-            some = codec.place_writes(thread, row.ns, row.id, drafts)
+            some = codec.place_writes(thread, ns, row.id, drafts)
             codec.learn_writes(some, [True], snapshot.generation)
             for one in some.rows:
                 packs += [one.pack] if one.pack else []
@@ -247,52 +376,68 @@ class Migrator:
         return Migrated(thread, changed=len(former))
 
     async def _undo(self, thread: str, only: Place | None = None) -> Migrated:
-        """Put back what was there before. A checkpoint that was written to since stays as it is, unless it is `only`."""
+        """Put back what was there before. A checkpoint that was written to since stays as it is, unless it is `only`, and
+        with it the namespace that it has moved to."""
         for _ in range(TRIES):
             chart = await self._store.chart(thread)
             if chart is None:
                 return Migrated(thread)
-            there = {(row.ns, row.id) for row in chart.rows}
-            refused: list[str] = []
-            former: set[Place] = set()
+            there = {(row.ns, row.id): row for row in chart.rows}
+            former = {place: _now(place) for place in there if place[0].startswith(BEFORE)}
+            if only is not None:
+                former = {place: now for place, now in former.items() if now == only}
+            originals = {
+                now: self._original(thread, chart, there[place]) for place, now in former.items() if now in there
+            }
+            refused = {} if only is not None else await self._touched(thread, chart, originals)
+            gone = {place for place, now in former.items() if now not in refused}
             rows: list[CheckpointRow] = []
             writes: list[tuple[str, str, WriteRow]] = []
-            for row in chart.rows:
-                place = (row.ns.removeprefix(BEFORE), row.id)
-                if not row.ns.startswith(BEFORE) or only not in (None, place):
+            for now, original in originals.items():
+                place = (original.row.ns, original.row.id)
+                if now in refused:
                     continue
-                if place in there:
-                    original = self._original(thread, chart, row)
-                    if only is None and (since := await self._since(thread, chart, original)):
-                        refused.append(f"checkpoint {row.id!r} of thread {thread!r} was written to since: {since}")
-                        continue
+                if place != now:
+                    # Last, for until then it is there under both names.
+                    gone.add(now)
+                if place == now or place not in there:
                     rows.append(original.row)
                     writes += ((*place, write) for write in original.writes)
-                former.add((row.ns, row.id))
             if not rows or await self._store.rewrite(thread, Batch(tuple(rows), tuple(writes)), chart.token):
-                if former:
-                    await maintenance.drop_checkpoints(self._store, self._codec, thread, former)
-                return Migrated(thread, changed=len(rows), refused=tuple(refused))
+                if gone:
+                    await maintenance.drop_checkpoints(self._store, self._codec, thread, gone)
+                return Migrated(thread, changed=len(originals.keys() - refused.keys()), refused=tuple(refused.values()))
         raise _busy(thread)
+
+    async def _touched(self, thread: str, chart: Chart, originals: Mapping[Place, Snapshot]) -> dict[Place, str]:
+        """The checkpoints that stay as they are, because of what was written since they were rewritten."""
+        refused: dict[Place, str] = {}
+        for place, original in originals.items():
+            if since := await self._since(chart, place[0], original):
+                refused[place] = f"checkpoint {place[1]!r} of thread {thread!r} was written to since: {since}"
+        moved = {now: original.row.ns for (now, _), original in originals.items() if original.row.ns != now}
+        for now, origin in moved.items():
+            new = {row.id for row in chart.rows if row.ns == now} - {id for ns, id in originals if ns == now}
+            if new or any(ns == now for ns, _ in refused):
+                why = f"namespace {now!r} of thread {thread!r}, which was {origin!r}, was written to since"
+                refused |= {place: why for place in originals if place[0] == now and place not in refused}
+        return refused
 
     def _original(self, thread: str, chart: Chart, row: CheckpointRow) -> Snapshot:
         """What is kept of a checkpoint, where it belongs."""
-        kept = Snapshot(thread, row, tuple(chart.writes.get((row.ns, row.id), ())), chart.generation)
-        original, waiting = self._codec.rehome(thread, kept, row.ns.removeprefix(BEFORE))
+        kept = Snapshot(thread, row, _written_to(chart, row), chart.generation)
+        original, waiting = self._codec.rehome(thread, kept, spaces_of(row.ns)[1])
         named = (_named(write, channel_name(write.channel).removeprefix(BEFORE)) for write in waiting)
         return Snapshot(thread, original, tuple(named), chart.generation)
 
-    async def _since(self, thread: str, chart: Chart, original: Snapshot) -> str:
-        """What was written to a checkpoint after it was rewritten, in words; "" for nothing."""
+    async def _since(self, chart: Chart, now: str, original: Snapshot) -> str:
+        """What was written to a checkpoint after it was rewritten, as one of namespace `now`, in words; "" for nothing."""
         row = original.row
-        schema = self._upgrader.schema(row.ns)
-        if schema is None:
+        if now == row.ns and self._upgrader.schema(now) is None:
             return "its namespace has no schema any more"
-        header = self._codec.header(thread, row)
-        shelf = self._codec.shelf(thread, await self._packs(original))
-        image, _ = self._upgrader.read(schema, original, header, shelf)
+        image = await self._image(original, now)
         rewritten = {(write.task, write.idx) for write in image.writes}
-        present = chart.writes.get((row.ns, row.id), ())
+        present = chart.writes.get((now, row.id), ())
         new = {channel_name(write.channel) for write in present if (write.task, write.idx) not in rewritten}
         return f"pending writes to {', '.join(map(repr, sorted(new)))}" if new else ""
 
@@ -312,6 +457,18 @@ def _heads(rows: Iterable[CheckpointRow]) -> set[Place]:
         if row.ns not in latest or row.key > latest[row.ns].key:
             latest[row.ns] = row
     return {(row.ns, row.id) for row in latest.values()}
+
+
+def _is_kept_of(row: CheckpointRow, ns: str) -> bool:
+    return row.ns.startswith(BEFORE) and spaces_of(row.ns)[0] == ns
+
+
+def _now(kept: Place) -> Place:
+    return spaces_of(kept[0])[0], kept[1]
+
+
+def _written_to(chart: Chart, row: CheckpointRow) -> tuple[WriteRow, ...]:
+    return tuple(chart.writes.get((row.ns, row.id), ()))
 
 
 def _named(write: WriteRow, channel: str) -> WriteRow:

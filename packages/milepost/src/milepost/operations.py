@@ -199,11 +199,16 @@ class Operations:
         if observers:
             observers.emit(Event("schema", observers.backend, thread_hash(thread), "drift", error=text))
 
-    async def _space(self, side: Side, store: Store, place: Place, above: Mapping[str, str] | None = None) -> str:
-        """The namespace of the store that is meant. `above` are the checkpoints that made a call, by namespace."""
+    async def _space(
+        self, side: Side, store: Store, place: Place, above: Mapping[str, str] | None = None, *, again: bool = False
+    ) -> str:
+        """The namespace of the store that is meant. `above` are the checkpoints that made a call, by namespace; `again`
+        looks into the store also where it was found out that it is another one."""
         spaces = self.shared.spaces
         if spaces is None or not place.ns:
             return place.ns
+        if again:
+            spaces.moved(place.thread, place.ns)
 
         async def read(ns: str) -> Image | None:
             found = await self.get_tuple(side, Place(place.thread, ns, (above or {}).get(ns)), above)
@@ -227,6 +232,9 @@ class Operations:
                 heads.asked(place)
             space = place.ns if self.shared.spaces is None else await self._space(side, store, place, above)
             loaded = await store.get(thread, space, place.id)
+            if loaded is None and space != place.ns:
+                space = await self._space(side, store, place, above, again=True)
+                loaded = await store.get(thread, space, place.id)
             while loaded is not None and loaded.snapshots:
                 snapshot = loaded.snapshots[0]
                 packs = loaded.packs.get(thread, ())
@@ -324,7 +332,8 @@ class Operations:
             store = await self.open(side)
             asked = query.ns
             if self.shared.spaces is not None and query.ns and query.thread is not None:
-                query = replace(query, ns=await self._space(side, store, Place(query.thread, query.ns, None)))
+                place = Place(query.thread, query.ns, None)
+                query = replace(query, ns=await self._space(side, store, place, again=True))
             loaded = await store.page(query, after, PAGE if limit is None else min(limit, PAGE))
             shelves = {thread: codec.shelf(thread, packs) for thread, packs in loaded.packs.items()}
             for damage in loaded.damage:
@@ -362,7 +371,7 @@ class Operations:
             return {}
         with self.watch("history", place.thread):
             store = await self.open(side)
-            space = await self._space(side, store, place)
+            space = await self._space(side, store, place, again=True)
             walked: set[str] = set()
             after: tuple[str, ...] | None = None
             while len(seeds) < len(writes):
@@ -439,22 +448,22 @@ class Operations:
             if draft.lost:
                 self._drifted(place.thread, _lost(draft))
             placed = codec.place(draft)
-            answer = await store.put(
-                place.thread, placed.row, placed.packs, placed.generation, fence=fence, heads=heads
-            )
+            generation = self._generation(place.thread, place.ns, placed.generation)
+            answer = await store.put(place.thread, placed.row, placed.packs, generation, fence=fence, heads=heads)
             for attempt in range(TRIES):
                 if not answer.stale:
                     break
                 if event:
                     event.outcome = "stale"
+                if draft.ns != place.ns:
+                    draft.ns = await self._space(side, store, place, again=True)
                 if attempt + 1 < TRIES:
                     spans = codec.referred(draft)
                     packs = await store.fetch(place.thread, spans) if spans and answer.generation >= 0 else ()
                     codec.restart(draft, answer.generation, packs)
                 placed = codec.place(draft, everything=attempt + 1 == TRIES)
-                answer = await store.put(
-                    place.thread, placed.row, placed.packs, placed.generation, fence=fence, heads=heads
-                )
+                generation = self._generation(place.thread, place.ns, placed.generation)
+                answer = await store.put(place.thread, placed.row, placed.packs, generation, fence=fence, heads=heads)
             codec.learn(placed, answer.generation)
             if boundary := shared.boundary:
                 boundary.committed((place.thread, place.ns, placed.row.id))
@@ -475,19 +484,22 @@ class Operations:
         try:
             with self.watch("put_writes", thread) as event:
                 store = await self.open(side)
-                if shared.spaces is not None:
-                    ns = shared.spaces.known(thread, ns)
+                space = ns if shared.spaces is None else shared.spaces.known(thread, ns)
                 fence = fence_for(shared, thread)
-                placed = codec.place_writes(thread, ns, id, drafts)
-                answer = await store.put_writes(thread, ns, id, placed.rows, placed.generation, fence=fence)
+                placed = codec.place_writes(thread, space, id, drafts)
+                generation = self._generation(thread, ns, placed.generation)
+                answer = await store.put_writes(thread, space, id, placed.rows, generation, fence=fence)
                 for attempt in range(TRIES):
                     if not answer.stale:
                         break
                     if event:
                         event.outcome = "stale"
                     codec.renew(thread, answer.generation)
-                    placed = codec.place_writes(thread, ns, id, drafts, everything=attempt + 1 == TRIES)
-                    answer = await store.put_writes(thread, ns, id, placed.rows, placed.generation, fence=fence)
+                    if space != ns:
+                        space = await self._space(side, store, place, again=True)
+                    placed = codec.place_writes(thread, space, id, drafts, everything=attempt + 1 == TRIES)
+                    generation = self._generation(thread, ns, placed.generation)
+                    answer = await store.put_writes(thread, space, id, placed.rows, generation, fence=fence)
                 codec.learn_writes(placed, answer.accepted, answer.generation)
                 if event:
                     event.bytes = sum(len(row.value) + len(row.pack.data if row.pack else b"") for row in placed.rows)
@@ -496,6 +508,11 @@ class Operations:
             raise
         finally:
             shared.pending.end(op, error)
+
+    def _generation(self, thread: str, ns: str, placed: int | None) -> int | None:
+        """What a write to namespace `ns` depends on, whose addresses are of generation `placed`."""
+        spaces = self.shared.spaces
+        return placed if spaces is None else spaces.generation(thread, ns, placed)
 
     async def delete_thread(self, side: Side, thread: str, *, force: bool = False) -> None:
         with self.watch("delete_thread", thread):

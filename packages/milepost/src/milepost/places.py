@@ -37,8 +37,22 @@ ATTACHMENTS = "__milepost_attachments__"
 BEFORE = "~milepost:before:"
 """Begins the namespaces of what a migration rewrote, and the channels of its pending writes: it waits for nobody."""
 
+_FORMERLY = "~milepost:formerly:"
+"""In such a namespace, stands before the name that the namespace had, where a migration gave it another one."""
+
 _ESCAPE = "\x02"
 """Begins a channel name that a store sees in hex."""
+
+
+def kept_space(ns: str, origin: str) -> str:
+    """The namespace of what a migration keeps of checkpoints that were in `origin` and are in `ns`."""
+    return BEFORE + ns + ("" if ns == origin else _FORMERLY + origin)
+
+
+def spaces_of(kept: str) -> tuple[str, str]:
+    """The inverse of `kept_space`: where the checkpoints are now, and where they were."""
+    ns, moved, origin = kept.removeprefix(BEFORE).partition(_FORMERLY)
+    return ns, origin if moved else ns
 
 
 class Place(NamedTuple):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from milepost.errors import InvalidConfig
-from milepost.places import ATTACHMENTS, BEFORE
+from milepost.places import ATTACHMENTS, BEFORE, spaces_of
 from milepost.store import Batch, Chart, CheckpointRow, Drop, Span, WriteRow, merge_spans
 from milepost.units import Duration, count, seconds
 
@@ -178,7 +178,7 @@ class Lineage:
         return kept | {
             (ns, id)
             for ns, id in self.rows
-            if ns == ATTACHMENTS or (ns.startswith(BEFORE) and (ns.removeprefix(BEFORE), id) in kept)
+            if ns == ATTACHMENTS or (ns.startswith(BEFORE) and (spaces_of(ns)[0], id) in kept)
         }
 
     def _of_space(

@@ -1,15 +1,19 @@
-"""Which namespace of a store LangGraph means, where nodes were renamed: see `milepost.schema.spaces`."""
+"""Which namespace of a store LangGraph means, where nodes were renamed: see `milepost.schema.spaces`.
+
+A migration copies a namespace to its name of now, and then removes it under the former one. As long as it is there under
+both, the former one counts; what removes it raises the thread's generation, which every write to it depends on.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from milepost.schema import Schemas
 from milepost.schema.image import Image
 from milepost.schema.schema import may_lie_elsewhere
 from milepost.schema.spaces import backwards, former_spaces
-from milepost.store import Store
+from milepost.store import Snapshot, Store
 
 Read = Callable[[str], Awaitable[Image | None]]
 """The checkpoint of a namespace that made a call, by the names of now."""
@@ -17,23 +21,39 @@ Read = Callable[[str], Awaitable[Image | None]]
 _KNOWN: Final = 1 << 14
 
 
+class Known(NamedTuple):
+    """Where a namespace is kept."""
+
+    space: str
+    generation: int
+    """Of the thread, when that was found out. Where `space` is a former name, a later one may not hold any more: a
+    migration gives namespaces their names of now."""
+
+
 class Spaces:
     """What was found out. LangGraph reads a namespace before it writes there, so that writing only has to look here."""
 
     def __init__(self, schemas: Schemas) -> None:
         self._schemas = schemas
-        self._known: dict[tuple[str, str], str] = {}
+        self._known: dict[tuple[str, str], Known] = {}
 
     def known(self, thread: str, ns: str) -> str:
         """Where `ns` is kept, as far as is known: there, or under a former name."""
-        return self._known.get((thread, ns), ns)
+        found = self._known.get((thread, ns))
+        return ns if found is None else found.space
 
-    def settle(self, thread: str, ns: str, space: str) -> str:
-        """Remember where `ns` is kept."""
-        if len(self._known) >= _KNOWN:
-            self._known.clear()
-        self._known[thread, ns] = space
-        return space
+    def generation(self, thread: str, ns: str, placed: int | None) -> int | None:
+        """The generation that a write to `ns` depends on, if its addresses are of generation `placed`."""
+        found = self._known.get((thread, ns))
+        if found is None or found.space == ns:
+            return placed
+        # The thread is at one of them at most: with the older one, the store will say so.
+        return found.generation if placed is None else min(found.generation, placed)
+
+    def moved(self, thread: str, ns: str) -> bool:
+        """Forget where `ns` is kept, because the thread has changed as a whole; whether that may be elsewhere now."""
+        found = self._known.pop((thread, ns), None)
+        return found is not None and found.space != ns
 
     def forget(self, thread: str) -> None:
         """The thread is gone."""
@@ -44,11 +64,18 @@ class Spaces:
         """Where `ns` is kept. Looks into the store, unless that is known."""
         if (thread, ns) in self._known or not may_lie_elsewhere(self._schemas, ns):
             return self.known(thread, ns)
-        if await store.get(thread, ns, None) is None:
-            for space in await self._former(ns, read):
-                if await store.get(thread, space, None) is not None:
-                    return self.settle(thread, ns, space)
-        return self.settle(thread, ns, ns)
+        here = await store.get(thread, ns, None)
+        for space in await self._former(ns, read):
+            there = await store.get(thread, space, None)
+            if there is not None and (here is None or await _counts(store, there.snapshots[0], here.snapshots[0])):
+                return self._settle(thread, ns, Known(space, there.snapshots[0].generation))
+        return self._settle(thread, ns, Known(ns, -1))
+
+    def _settle(self, thread: str, ns: str, found: Known) -> str:
+        if len(self._known) >= _KNOWN:
+            self._known.clear()
+        self._known[thread, ns] = found
+        return found.space
 
     async def _former(self, ns: str, read: Read) -> list[str]:
         """The names that a namespace may have had, likeliest first."""
@@ -65,3 +92,10 @@ class Spaces:
             return [space for space in dict.fromkeys(every) if space != ns]
         image = await read(parent)
         return [] if image is None else list(former_spaces(schema, image, ns, above))
+
+
+async def _counts(store: Store, there: Snapshot, here: Snapshot) -> bool:
+    """Whether what lies under the former name `there` is not a namespace of another node that has this name now."""
+    if ":" in there.row.ns.rpartition("|")[2]:
+        return there.row.key >= here.row.key
+    return await store.get(there.thread, there.row.ns, here.row.id) is not None

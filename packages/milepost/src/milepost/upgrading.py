@@ -53,6 +53,11 @@ class Upgrader:
         """That of a namespace, or None."""
         return self._schemas.of(ns)
 
+    @property
+    def renames_nodes(self) -> bool:
+        """Whether any schema gives a node another name."""
+        return self._schemas.renames_nodes
+
     def counts(self, ns: str) -> bool:
         """Whether a namespace is looked at: those with a schema, or all if there is none at all."""
         return not self._schemas.by_ns or self._schemas.of(ns) is not None
@@ -92,10 +97,10 @@ class Upgrader:
         image = Image(thread, row.ns, row.id, {**header.checkpoint}, header.metadata)
         image.checkpoint["channel_values"] = codec.values(thread, header, shelf)
         for write in snapshot.writes:
-            layout, _ = codec.write_layout(thread, row.ns, row.id, write)
+            layout, stamp = codec.write_layout(thread, row.ns, row.id, write)
             channel = channel_name(write.channel)
             value = codec.value(thread, channel, layout, shelf)
-            image.writes.append(Write(write.task, write.idx, write.path, channel, value))
+            image.writes.append(Write(write.task, write.idx, write.path, channel, value, stamp=stamp))
         image.writes.sort(key=lambda write: writes_sort_key(write.path, write.task, write.idx))
         return image
 

@@ -31,6 +31,8 @@ class Write:
     value: Any
     version: int = 0
     """Of the schema, when it was stored."""
+    stamp: bytes | None = None
+    """As it is stored, where nobody has declared a schema."""
 
 
 @dataclass(slots=True)

@@ -127,16 +127,12 @@ class Schema:
         return f"Schema({self.name}, version={self.version})"
 
     @cached_property
-    def node_renames(self) -> tuple[tuple[str, str], ...]:
-        """(old, new) of the nodes that the upgrades rename, from the oldest step to the newest."""
-        steps = sorted(self.upgrades, key=lambda step: (step.source, step.target))
-        return tuple(
-            (node, new)
-            for step in steps
-            for change in step.changes
-            for node in change.nodes
-            if not change.restarts(node) and (new := change.node(node)) is not None
-        )
+    def node_chains(self) -> tuple[tuple[tuple[str, str], ...], ...]:
+        """The nodes that were renamed, as (old, new), from the version that is farthest to the nearest: those of the
+        upgrades, and those of the downgrades."""
+        up = sorted(self.upgrades, key=lambda step: (step.source, step.target))
+        down = sorted(self.downgrades, key=lambda step: (-step.source, -step.target))
+        return tuple(chain for steps in (up, down) if (chain := node_renames(steps)))
 
     @cached_property
     def renames_classes(self) -> bool:
@@ -327,7 +323,7 @@ class Schemas:
             )
         self.by_ns: Final[dict[str, Schema]] = dict(cast("Mapping[str, Schema]", by_ns))
         self.renames_classes: Final = any(schema.renames_classes for schema in self.by_ns.values())
-        self.renames_nodes: Final = any(schema.node_renames for schema in self.by_ns.values())
+        self.renames_nodes: Final = any(schema.node_chains for schema in self.by_ns.values())
 
     def of(self, ns: str) -> Schema | None:
         """The schema of a namespace, or None."""
@@ -338,12 +334,23 @@ def may_lie_elsewhere(schemas: Schemas, ns: str) -> bool:
     """Whether a namespace may have had another name before."""
     parts = ns.split("|")
     above = (schemas.of("|".join(parts[:end])) for end in range(len(parts)))
-    return bool(ns) and any(schema is not None and schema.node_renames for schema in above)
+    return bool(ns) and any(schema is not None and schema.node_chains for schema in above)
 
 
 def path_of(ns: str) -> str:
     """A namespace without task ids and numbers of calls, as LangGraph does it."""
     return "|".join(part.partition(":")[0] for part in ns.split("|") if not part.isdigit())
+
+
+def node_renames(steps: Iterable[Step]) -> tuple[tuple[str, str], ...]:
+    """The nodes that `steps` rename, as (old, new), in order."""
+    return tuple(
+        (node, new)
+        for step in steps
+        for change in step.changes
+        for node in change.nodes
+        if not change.restarts(node) and (new := change.node(node)) is not None
+    )
 
 
 def stamped(writes: Iterable[Write], version: int) -> list[Write]:

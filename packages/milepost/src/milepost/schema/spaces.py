@@ -40,9 +40,17 @@ _NONE = Change()
 
 def backwards(schema: Schema | None) -> tuple[Change, ...]:
     """What leads from the nodes' names of now to each set of names that they had before; first to the latest."""
-    renames = schema.node_renames if schema else ()
-    back = [rename_node(new, old) for old, new in reversed(renames)]
-    return tuple(_All(back[: count + 1]) for count in range(len(back)))
+    return tuple(map(_back, _renamings(schema)))
+
+
+def _renamings(schema: Schema | None) -> list[Sequence[tuple[str, str]]]:
+    """What became of the names of nodes since each of the versions before."""
+    chains = schema.node_chains if schema else ()
+    return [chain[at:] for chain in chains for at in range(len(chain) - 1, -1, -1)]
+
+
+def _back(renames: Sequence[tuple[str, str]]) -> Change:
+    return _All([rename_node(new, old) for old, new in reversed(renames)])
 
 
 def former_spaces(schema: Schema | None, image: Image, ns: str, former: Sequence[str]) -> Iterator[str]:
@@ -66,6 +74,39 @@ def former_spaces(schema: Schema | None, image: Image, ns: str, former: Sequence
                 if moved is not None and moved.before == ns and moved.after != ns:
                     yield moved.after
                     break
+
+
+def present_name(renames: Sequence[tuple[str, str]], name: str) -> str:
+    """What a node is called after `renames`, pairs of (old, new)."""
+    for old, new in renames:
+        name = new if name == old else name
+    return name
+
+
+def present_space(schema: Schema | None, image: Image, space: str, above: str) -> str | None:
+    """What the namespace `space` of a subgraph is called now; None if nothing proves that `image` made that call.
+
+    `image` is the checkpoint that made the call, by the names of now, with its own namespace of now; `above` is the
+    namespace it had when it did.
+    """
+    name = space.rpartition("|")[2].partition(":")[0]
+    tasks, then = Tasks(image), Tasks(image, above)
+    changes = (_NONE, *backwards(schema))
+    # By names alone, a call of a node that is no more looks like one of a node of this name: so that comes last.
+    meant = [(_back(some), present_name(some, name)) for some in reversed(_renamings(schema))]
+    meant = [(change, now) for change, now in meant if now != name] + [(change, name) for change in changes]
+    for change, now in meant:
+        if change.node(now) != name:
+            continue
+        for task, path in tasks.made(now):
+            try:
+                moved = then.moved(change, Write(task, 0, path, "", None))
+            except NotDeclared:
+                continue
+            own = tasks.space(now, task)
+            if moved is not None and (moved.after or own) == space:
+                return moved.before or own
+    return None
 
 
 def respaced(image: Image, ns: str) -> Image:

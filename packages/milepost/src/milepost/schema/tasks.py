@@ -20,7 +20,8 @@ from milepost.schema.image import BRANCH, TASKS, Image, Write, is_send, starts_o
 
 _PULL, _PUSH = "__pregel_pull", "__pregel_push"
 _PULLED: Final = f"~{_PULL}, "
-_SENT: Final = re.compile(rf"~{_PUSH}, ([0-9]{{10}}), 0000000000")
+_PUSHED, _OF_SEND = f"~{_PUSH}, ", ", 0000000000"
+_SENT: Final = re.compile(rf"{_PUSHED}([0-9]{{10}}){_OF_SEND}")
 _CALLED: Final = re.compile(rf"~{_PUSH}, (~.*), ([0-9]{{10}}), 0000000001", re.DOTALL)
 _HANDLED: Final = ", node_error_handler, 0000000000"
 """Ends the path of the task that handles the error of another one. It does not tell which node that is."""
@@ -158,11 +159,23 @@ class Tasks:
             "waits in, or drop the node with drop_node(…, to=…)"
         )
 
+    def made(self, name: str) -> Iterator[tuple[str, str]]:
+        """Every task that the checkpoint may have made for a node: its id, and its path."""
+        for triggers in self._triggers(name):
+            yield self._task(name, _PULL, *triggers), _PULLED + name
+        for path in self.sent_to(name):
+            at = int(path[len(_PUSHED) : -len(_OF_SEND)])
+            yield self._task(name, _PUSH, str(at)), path
+
+    def space(self, name: str, task: str) -> str:
+        """The namespace of a task: what its questions, and the checkpoints of a subgraph in it, are named after."""
+        return f"{self._parent}{name}:{task}"
+
     def sent_to(self, name: str) -> Iterator[str]:
         """The paths of the tasks that were sent to a node."""
         for at, send in enumerate(self._sends):
             if is_send(send) and send.node == name:
-                yield f"~{_PUSH}, {at:010d}, 0000000000"
+                yield f"{_PUSHED}{at:010d}{_OF_SEND}"
 
 
 def pulled(name: str) -> str:

@@ -20,6 +20,7 @@ from milepost.testing.suite.leases import Driving, Leases, Statuses
 from milepost.testing.suite.ledger import CallsContended, CallsFaults, CallsInDoubt, CallsOnce
 from milepost.testing.suite.ledger_threads import CallsBarrier, CallsKeys, CallsOfThreads, CallsOrphans
 from milepost.testing.suite.migration import Migration
+from milepost.testing.suite.moving import Moves
 from milepost.testing.suite.reading import Latest, Listing
 from milepost.testing.suite.releases import Releases
 from milepost.testing.suite.rollback import Repairs, Rollbacks
@@ -68,6 +69,7 @@ __all__ = [
     "Listing",
     "Merging",
     "Migration",
+    "Moves",
     "Observed",
     "Once",
     "Overview",
@@ -126,6 +128,7 @@ class Everything(
     Serializers,
     Releases,
     Migration,
+    Moves,
     Concurrency,
     Faults,
     Damage,

@@ -1,0 +1,143 @@
+"""Which namespaces of a thread are called otherwise now, because nodes were renamed: what a migration moves.
+
+LangGraph keeps a subgraph's checkpoints in a namespace made of its node's name and its task's id, which is a hash of
+names. What it is now is computed from the checkpoint that made the call, and proven by the name it had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+from milepost.codec import Codec
+from milepost.errors import MilepostError
+from milepost.places import BEFORE
+from milepost.schema import Schema
+from milepost.schema.image import Image
+from milepost.schema.schema import Where, node_renames
+from milepost.schema.spaces import present_name, present_space
+from milepost.store import Chart, CheckpointRow, Snapshot
+from milepost.upgrading import Upgrader
+
+Place = tuple[str, str]
+
+Read = Callable[[Snapshot, str], Awaitable[Image]]
+"""A checkpoint by the names of now, as one of the namespace given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """What is to be done to the namespaces of a thread."""
+
+    spaces: Mapping[str, str] = field(default_factory=dict)
+    """Those that have another name now -> that name."""
+    callers: Mapping[str, frozenset[Place]] = field(default_factory=dict)
+    """For each of `spaces`, the checkpoints that made the call, above one another: they are rewritten after it has
+    moved, so that one of this version never has a namespace under a former name."""
+    refused: Mapping[Place, str] = field(default_factory=dict)
+    """The latest checkpoints of those of which nobody can tell -> why."""
+
+
+class Moving:
+    """Finds out what moves. For one thread; what was read once is not read again."""
+
+    def __init__(self, codec: Codec, upgrader: Upgrader, read: Read, *, history: bool) -> None:
+        self._codec = codec
+        self._upgrader = upgrader
+        self._read = read
+        self._history = history
+        self._images: dict[tuple[str, str, str, bytes], Image] = {}
+
+    async def of(self, chart: Chart, thread: str, heads: Collection[Place]) -> Moves:
+        """What moves of a thread that has these latest checkpoints.
+
+        Without the history, it is what goes on from them: the calls that the root's latest one has made, and subgraphs
+        that remember.
+        """
+        if not self._upgrader.renames_nodes:
+            return Moves()
+        rows = {(row.ns, row.id): row for row in chart.rows}
+        spaces: dict[str, str] = {}
+        callers: dict[str, frozenset[Place]] = {}
+        refused: dict[Place, str] = {}
+        for ns, id in sorted(heads):
+            if not ns or ns.startswith(BEFORE):
+                continue
+            parents = self._codec.header(thread, rows[ns, id]).metadata.get("parents") or {}
+            if not (self._history or ":" not in ns or ("", parents.get("")) in heads):
+                continue
+            try:
+                now = await _Lookup(self, thread, chart, rows, parents).present(ns)
+            except MilepostError as exc:
+                refused[ns, id] = exc.message
+                continue
+            if now != ns:
+                spaces[ns] = now
+                callers[ns] = frozenset(parents.items())
+        return Moves(spaces, callers, refused)
+
+    async def image(self, snapshot: Snapshot, ns: str) -> Image:
+        """`snapshot` by the names of now, as of namespace `ns`."""
+        key = (snapshot.row.ns, snapshot.row.id, ns, snapshot.row.header)
+        if key not in self._images:
+            self._images[key] = await self._read(snapshot, ns)
+        return self._images[key]
+
+    def renames(self, thread: str, row: CheckpointRow, ns: str) -> tuple[tuple[str, str], ...]:
+        """The nodes renamed since `row` was stored, which is of namespace `ns` now, as (old, new)."""
+        schema = self.schema(ns)
+        if schema is None:
+            return ()
+        stamp = self._codec.header(thread, row).stamp
+        return node_renames(schema.judge(stamp, Where(thread, row.ns, row.id)).steps)
+
+    def schema(self, ns: str) -> Schema | None:
+        """That of a namespace, by its name of now."""
+        return self._upgrader.schema(ns)
+
+
+class _Lookup:
+    def __init__(
+        self,
+        moving: Moving,
+        thread: str,
+        chart: Chart,
+        rows: Mapping[Place, CheckpointRow],
+        parents: Mapping[str, str],
+    ) -> None:
+        self._moving = moving
+        self._thread = thread
+        self._chart = chart
+        self._rows = rows
+        self._parents = parents
+
+    async def present(self, ns: str) -> str:
+        """What `ns` is called now; itself where nothing proves another name."""
+        if not ns:
+            return ns
+        above, _, last = ns.rpartition("|")
+        now = await self.present(above)
+        start = f"{now}|" if now else ""
+        if last.isdigit():
+            return start + last
+        schema = self._moving.schema(now)
+        caller = self._caller(above, now)
+        if ":" not in last:
+            caller = caller or self._latest(above, now)
+            return start + (present_name(self._moving.renames(self._thread, caller, now), last) if caller else last)
+        if caller is None:
+            return ns
+        if now == above and not self._moving.renames(self._thread, caller, now):
+            return ns
+        writes = tuple(self._chart.writes.get((caller.ns, caller.id), ()))
+        snapshot = Snapshot(self._thread, caller, writes, self._chart.generation)
+        return present_space(schema, await self._moving.image(snapshot, now), ns, above) or ns
+
+    def _caller(self, above: str, now: str) -> CheckpointRow | None:
+        """The checkpoint that made the call."""
+        id = self._parents.get(above, "")
+        return self._rows.get((now, id)) or self._rows.get((above, id))
+
+    def _latest(self, above: str, now: str) -> CheckpointRow | None:
+        rows = [row for row in self._chart.rows if row.ns in (above, now)]
+        return max(rows, key=lambda row: row.key, default=None)

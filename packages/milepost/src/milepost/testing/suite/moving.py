@@ -1,0 +1,188 @@
+"""Subgraphs whose node was renamed: their namespaces are found under the former name, and moved by a migration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from milepost import schema as ms
+from milepost.errors import SchemaMismatch, Unavailable
+from milepost.schema import Schema, Step
+from milepost.schema.image import Image
+from milepost.schema.tasks import Tasks
+from milepost.testing.chain import Chain, at, checkpoint, inside
+from milepost.testing.faults import Plan
+from milepost.testing.lab import Face, Lab
+from milepost.testing.same import assert_same
+from milepost.testing.suite.basis import Behaviours
+from milepost.testing.suite.migration import KEYS, migrated
+from milepost.testing.suite.releases import FIRST, STEP, One, Two
+
+_INNER = Step(1, 2, ms.rename_channel("a", "c"))
+OLD = {"": FIRST, "old": Schema(One, version=1, name="child"), "kept": Schema(One, version=1, name="kept")}
+NEW = {
+    "": Schema(
+        Two,
+        version=2,
+        name="s",
+        upgrades=[Step(1, 2, *STEP.changes, ms.rename_node("old", "new"), ms.rename_node("kept", "stays"))],
+    ),
+    "new": Schema(Two, version=2, name="child", upgrades=[_INNER]),
+    "stays": Schema(Two, version=2, name="kept", upgrades=[_INNER]),
+}
+ALONE = {ns: Schema(Two, version=2, name=schema.name) for ns, schema in NEW.items()}
+"""The later release, once nothing of the first is left."""
+
+
+def _call(node: str) -> str:
+    """The namespace of the call that the root's checkpoint "0002" of the scene makes."""
+    image = Image("t", "", "0002", {"channel_values": {}, "channel_versions": {}, "versions_seen": {}}, {"step": 2})
+    ((task, _), *_) = Tasks(image).made(node)
+    return f"{node}:{task}"
+
+
+WAS, IS = _call("old"), _call("new")
+
+
+async def _scene(lab: Lab, **options: Any) -> Face:
+    """A root that waits in a call of a subgraph, and a subgraph that remembers, under the first release."""
+    saver = lab.open(schema=OLD, **options)
+    root = Chain(saver, "t")
+    await root.put({"a": 1, "branch:to:old": None})
+    await root.put({"a": 2, "branch:to:old": None})
+    for ns, ids in ((WAS, ("0003", "0004")), ("kept", ("0005", "0006"))):
+        chain = Chain(saver, "t", ns)
+        for number, id in enumerate(ids):
+            await chain.put({"a": number, "b": [f"{ns} {number}"]}, id=id, metadata={"parents": {"": "0002"}})
+        await chain.writes(("a", 9), ("__interrupt__", ["?"]), task="1")
+    await root.writes(("__interrupt__", ["?"]), task=WAS.partition(":")[2], path="~__pregel_pull, old", id="0002")
+    return saver
+
+
+async def _seen(saver: Face) -> list[Any]:
+    """All that the later release sees of the subgraphs."""
+    found: list[Any] = []
+    for ns in (IS, "stays"):
+        for one in await saver.list(at("t", ns)):
+            assert one.config == at("t", ns, one.checkpoint["id"])
+            waiting = sorted(one.pending_writes or (), key=repr)
+            found.append((one.checkpoint["id"], one.checkpoint["channel_values"], one.parent_config, waiting))
+        latest = await saver.got(at("t", ns))
+        found.append((latest.checkpoint["id"], latest.metadata))
+    return found
+
+
+async def _spaces(saver: Face) -> set[str]:
+    return {inside(one.config)["checkpoint_ns"] for one in await saver.list(None)}
+
+
+class Moves(Behaviours):
+    """Namespaces under a former name."""
+
+    async def test_namespaces_move_with_their_nodes(self, lab: Lab) -> None:
+        keys = KEYS
+        old = await _scene(lab, keys=keys)
+        before = await _seen(lab.open(schema=NEW, keys=keys))
+        assert [id for id, *_ in before] == ["0004", "0003", "0004", "0006", "0005", "0006"]
+        new = lab.open(schema=NEW, keys=keys)
+        dry = await migrated(new, mode="dry-run", history=True)
+        assert await _spaces(old) == {"", WAS, "kept"}
+        done = await migrated(new, history=True)
+        assert done == dry
+        assert [(one.changed, one.refused) for one in done] == [(6, ())]
+        # Without a declaration that a node was renamed, and in all that was read before.
+        for reader in (lab.open(schema=ALONE, keys=keys), lab.open(schema=NEW, keys=keys), new):
+            assert_same(await _seen(reader), before)
+        assert await _spaces(lab.open(keys=keys)) == {"", IS, "stays"}
+        assert [one.changed for one in await migrated(new, history=True)] == [0]
+        assert [(one.waiting, one.head) for one in await new.threads()] == [(True, "0002")]
+        # What is kept of them goes and comes with them.
+        await new.prune(["t"])
+        before = await _seen(new)
+        assert [one.changed for one in await migrated(new, mode="undo")] == [3]
+        assert await _spaces(lab.open(keys=keys)) == {"", WAS, "kept"}
+        assert_same(await _seen(lab.open(schema=NEW, keys=keys)), before)
+        assert [id for id, *_ in before] == ["0004", "0004", "0006", "0006"]
+        assert (await old.stats()).checkpoints == 3
+        await migrated(new, history=True)
+        assert [one.changed for one in await migrated(lab.open(keys=keys), mode="finalise")] == [3]
+        assert (await old.stats()).checkpoints == 3
+        with pytest.raises(SchemaMismatch):
+            await old.got(at("t"))
+
+    async def test_who_writes_meanwhile_writes_to_where_it_moved(self, lab: Lab) -> None:
+        await _scene(lab)
+        runner, writer = lab.open(schema=NEW), lab.open(schema=NEW)
+        values = {}
+        for saver in (runner, writer):
+            for ns in (IS, "stays"):
+                values[ns] = (await saver.got(at("t", ns))).checkpoint["channel_values"]
+        await migrated(lab.open(schema=NEW), history=True)
+        # Reading the root tells them that the thread has changed, and not yet where to.
+        await runner.got(at("t"))
+        for ns, id, next in ((IS, "0004", "0007"), ("stays", "0006", "0008")):
+            await writer.put_writes(at("t", ns, id), [("c", 7)], "2")
+            put: Any = {**checkpoint(next, {"c": 7}), "channel_values": {**values[ns], "c": 7}}
+            await runner.put(at("t", ns, id), put, {"step": 9, "parents": {"": "0002"}})
+            assert (await runner.got(at("t", ns))).checkpoint["id"] == next
+            assert ("2", "c", 7) in ((await writer.got(at("t", ns, id))).pending_writes or ())
+        alone = lab.open(schema=ALONE)
+        assert await _spaces(alone) == {"", IS, "stays"}
+        assert (await alone.got(at("t", IS))).checkpoint["channel_values"]["c"] == 7
+        assert ("2", "c", 7) in ((await alone.got(at("t", IS, "0004"))).pending_writes or ())
+        (undone,) = await migrated(lab.open(schema=NEW), mode="undo")
+        assert len(undone.refused) == 4
+        assert "written to since" in undone.refused[0]
+        assert (await alone.got(at("t", "stays"))).checkpoint["id"] == "0008"
+
+    async def test_a_move_that_fails_is_repeated(self, lab: Lab) -> None:
+        await _scene(lab)
+        before = await _seen(lab.open(schema=NEW))
+        plan = Plan()
+        faulty = lab.faulty(plan, schema=NEW)
+        await faulty.setup()
+        failures = 0
+        for number in range(64):
+            plan.arm("after", number)
+            try:
+                await migrated(faulty, threads=["t"], history=True)
+            except Unavailable:
+                failures += 1
+            ended = plan.calls <= number
+            plan.disarm()
+            assert_same(await _seen(lab.open(schema=NEW)), before)
+            if ended:
+                break
+        else:
+            raise AssertionError("a migration has no end")
+        assert failures
+        assert [one.changed for one in await migrated(faulty, threads=["t"], history=True)] == [0]
+        assert_same(await _seen(lab.open(schema=ALONE)), before)
+        assert (await faulty.stats("t")).checkpoints == 12
+
+    async def test_a_namespace_moves_as_a_whole_or_not_at_all(self, lab: Lab) -> None:
+        old = await _scene(lab)
+        await old.put(at("t", "kept"), checkpoint("0001", {"a": 1, "c": 2}), {"step": 0, "parents": {"": "0001"}})
+        (told,) = await migrated(lab.open(schema=NEW))
+        assert len(told.refused) == 2
+        assert "'c' already" in told.refused[0]
+        assert "made a call of a subgraph that cannot be upgraded" in told.refused[1]
+        assert await _spaces(lab.open()) == {"", IS, "kept"}
+        again = lab.open(schema=NEW)
+        assert (await again.got(at("t", "stays"))).checkpoint["channel_values"]["c"] == 1
+        assert (await again.got(at("t"))).checkpoint["channel_values"]["c"] == 2
+
+    async def test_what_another_node_stored_under_that_name_stays(self, lab: Lab) -> None:
+        await _scene(lab)
+        await lab.open(schema=ALONE).put(at("t", "stays"), checkpoint("0009", {"c": 1}), {"step": 9, "parents": {}})
+        (told,) = await migrated(lab.open(schema=NEW))
+        assert "has checkpoints of its own" in told.refused[0]
+        assert (await lab.open(schema=NEW).got(at("t", "stays"))).checkpoint["id"] == "0009"
+
+    async def test_writes_ahead_of_their_checkpoint_do_not_move(self, lab: Lab) -> None:
+        old = await _scene(lab)
+        await old.put_writes(at("t", WAS, "0007"), [("a", 1)], "3")
+        (told,) = await migrated(lab.open(schema=NEW))
+        assert "'0007'" in told.refused[0]
+        assert await _spaces(lab.open()) == {"", WAS, "stays"}
