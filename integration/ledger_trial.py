@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,14 +24,21 @@ from ledger_worker import Cell, Life, Word, database_of, live, receipt, referenc
 from milepost.tools import Ledger
 from milepost.tools.adapter import verdict_of
 from milepost_inspector.demo.world import ask
+from stores import environment
 
 LIVES = 12
 """Workers after which a thread must have ended."""
 
 
+_one_at_a_time = threading.Lock()
+"""Who starts a process also asks how all others ended, and an exit code can be read only once."""
+
+
 def context() -> ForkServerContext:
     """New processes, without the time that importing LangChain takes."""
     found = multiprocessing.get_context("forkserver")
+    # Where to find a module the server learns from its environment alone, and it passes over what it does not find.
+    os.environ.update(environment())
     found.set_forkserver_preload(["ledger_worker", "langchain.agents", "milepost_files", "milepost_postgres"])
     return found
 
@@ -135,7 +143,8 @@ class Worker:
         processes = context()
         self._ours, theirs = processes.Pipe(duplex=False)
         self._process = processes.Process(target=live, args=(life, theirs), daemon=True)
-        self._process.start()
+        with _one_at_a_time:
+            self._process.start()
         theirs.close()
 
     @property
@@ -162,7 +171,8 @@ class Worker:
         except EOFError:
             word = None
         self._ours.close()
-        self._process.join()
+        with _one_at_a_time:
+            self._process.join()
         assert word is not None or self._process.exitcode == -signal.SIGKILL, self._process.exitcode
         return word
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -17,13 +18,15 @@ import psycopg
 import pytest
 from ledger_agents import SHAPES, Shape
 from ledger_points import POINTS, Death
-from ledger_trial import Worker, World, all_deaths, expected, right, running_world, said, trial
+from ledger_trial import Outcome, Worker, World, all_deaths, expected, right, running_world, said, trial
 from ledger_worker import KINDS, MODES, TABLE, Cell, Kind, Life, Mode, database_of
 from stores import url_of
 
 CELLS = list(product(SHAPES, MODES, KINDS))
 FEW = 4
 """Deaths of a cell, where not all of them are tried."""
+TOGETHER = 8
+"""Trials of a cell at a time: most of a trial is the wait for the dead worker's lease to end."""
 
 
 @pytest.fixture(scope="session")
@@ -61,6 +64,16 @@ def _some(deaths: list[Death], cell: int, whole: bool) -> list[Death]:
     return deaths if whole else deaths[cell % stride :: stride][:FEW]
 
 
+def _trials(cell: Cell, url: str, name: str, world: World, deaths: Sequence[Death]) -> Iterator[tuple[Death, Outcome]]:
+    """Each death in a thread of its own, a few of them at a time."""
+
+    def tried(death: Death) -> tuple[Death, Outcome]:
+        return death, trial(cell, url, f"{name} {death.point} {death.occurrence}", world, [death])
+
+    with ThreadPoolExecutor(TOGETHER) as pool:
+        yield from pool.map(tried, deaths)
+
+
 @pytest.mark.timeout(3600)  # the full matrix has sixty deaths and more in a cell, and waits for a lease in most of them
 @pytest.mark.parametrize(("shape", "mode", "kind"), CELLS)
 def test_killed_at_any_point_each_effect_is_made_once(
@@ -79,8 +92,7 @@ def test_killed_at_any_point_each_effect_is_made_once(
     assert right(cell, unharmed), unharmed
     deaths = _some(all_deaths(unharmed.last), number, pytestconfig.getoption("--ledger-matrix") == "full")
     wrong = []
-    for death in deaths:
-        outcome = trial(cell, store, f"{name} {death.point} {death.occurrence}", world, [death])
+    for death, outcome in _trials(cell, store, name, world, deaths):
         assert outcome.killed == 1 or mode == "exit", "whoever is killed in a put at the exit has ended already"
         if not right(cell, outcome):
             wrong.append((death, outcome))
@@ -117,7 +129,7 @@ def test_without_a_ledger_effects_are_repeated(
     whole = pytestconfig.getoption("--ledger-matrix") == "full"
     deaths = all_deaths(trial(cell, files, f"{name} unharmed", world).last) if whole else []
     deaths = deaths or [Death("after effect", 1), Death("after effect", 3), Death("before put", 1)]
-    outcomes = [trial(cell, files, f"{name} {one.point} {one.occurrence}", world, [one]) for one in deaths]
+    outcomes = [outcome for _, outcome in _trials(cell, files, name, world, deaths)]
     good = sum(right(cell, outcome) for outcome in outcomes)
     record_property("once without it", (good, len(outcomes)))
     assert good < len(outcomes)
