@@ -763,6 +763,17 @@ async def _orphaned(saver: Saver, flavour: Flavour, ledger: Ledger, effects: Eff
     return graph
 
 
+async def test_equal_calls_that_are_meant_cost_one_claim_each(memory: Saver, flavour: Flavour) -> None:
+    effects = Effects()
+    turns = [asks("a", id=f"turn {number}", ids=[f"{number}"]) for number in range(3)]
+    graph = hand_built(memory, Ledger(memory), [effects.tool()], turns)
+    told: list[str] = []
+    memory.observe(lambda event: told.append(event.op))
+    await flavour.invoke(graph, GO, ONE)
+    assert effects.seen == ["a", "a", "a"]
+    assert told.count("claim") == told.count("settle") == 3
+
+
 async def test_an_orphan_of_a_tool_with_keys_is_adopted(memory: Saver, flavour: Flavour) -> None:
     effects = Effects()
     ledger = Ledger(memory, {"charge": keyed(window="24h")})
@@ -809,13 +820,22 @@ async def test_a_fork_needs_keys_that_are_not_of_the_task(
 async def test_an_adopted_orphan_must_be_bound_anew(
     memory: Saver, flavour: Flavour, part: str, take_out: Callable[[str], None]
 ) -> None:
-    """Else the next call of the same words, which is meant, is taken for the orphan too."""
+    """Else the next call that is equal, in these words or others, and is meant, is taken for the orphan too."""
     take_out(part)
     effects = Effects()
+
+    @tool
+    def charge(order: str, currency: str = "EUR") -> str:
+        """Charge a card."""
+        assert currency == "EUR"
+        return effects(order)
+
     turns = [asks("a", id="first", ids=["1"])]
-    graph = hand_built(memory, Ledger(memory, {"charge": keyed(window="24h")}), [effects.tool()], turns)
+    graph = hand_built(memory, Ledger(memory, {"charge": keyed(window="24h")}), [charge], turns)
     await flavour.invoke(graph, GO, ONE)
-    turns[:] = [asks("a", id="second", ids=["2"]), asks("a", id="third", ids=["3"])]
+    meant = asks("a", id="third", ids=["3"])
+    meant.tool_calls[0]["args"]["currency"] = "EUR"
+    turns[:] = [asks("a", id="second", ids=["2"]), meant]
     start = [state.config for state in graph.get_state_history(ONE) if state.next == ("model",)][-1]
     end = await flavour.invoke(graph, None, start)
     assert texts(end) == ["charged a", "charged a"]

@@ -185,7 +185,8 @@ class Basis:
         handle = key if own is None else handle_of_own(thread, settings.tenant, own, scope)
         home = "" if own is not None and scope == "global" else thread
         fence = self.fence(home)
-        return Plan(request, policy, home, key, replace(info, handle=handle), fence)
+        beside = () if own is not None else tuple(_key_of(thread, info, *ids) for ids in request.alike)
+        return Plan(request, policy, home, key, replace(info, handle=handle), fence, beside)
 
     # Changes that several need.
 
@@ -287,6 +288,11 @@ class Basis:
             id=pause_id(plan.home, plan.key),
             payload=payload,
         )
+
+
+def _key_of(thread: str, info: CallInfo, message: str, call: str) -> str:
+    """The key of a call like that of `info`, by its ids."""
+    return call_key(thread, replace(info, message=message, call=call, apart=""))
 
 
 def facts(plan: Plan) -> dict[str, Any]:

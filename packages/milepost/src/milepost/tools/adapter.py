@@ -182,6 +182,7 @@ class Ledger(PlainLedger):
             repeats=asked is not None and asked.times > 1,
             human="" if asked is None else asked.human,
             branch=conversation.branch,
+            alike=() if asked is None else conversation.alike(call, asked),
             checkpoints=tuple(task.started_from.items())[::-1],
             durable=task.durability != "exit",
             epoch=task.epoch,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,8 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolCall, ToolMessa
 
 _KEPT = 16
 """Conversations that are kept sorted out: those of the tasks that run at the same time share their list."""
+_ALIKE = 64
+"""How many equal calls are told at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,7 @@ class Conversation:
         self._last = messages[-1] if messages else None
         self._asked: dict[str | None, Asked] = {}
         self._answers: dict[str, tuple[int, ToolMessage]] = {}
+        self._alike: dict[Hashable, list[tuple[str, str]]] = {}
         branch: set[tuple[str, str]] = set()
         human = ""
         for position, message in enumerate(messages):
@@ -50,6 +54,9 @@ class Conversation:
                     self._asked[id] = Asked(message.id, position, ids.count(id), len(ids), human)
                 if message.id is not None:
                     branch.update((message.id, id) for id in ids if id is not None)
+                for call in message.tool_calls if message.id is not None and human else ():
+                    if call["id"] is not None:
+                        self._alike.setdefault(_words(call, human), []).append((message.id or "", call["id"]))
         self.branch = frozenset(branch)
         """(message id, call id) of every call that the conversation knows."""
 
@@ -70,11 +77,26 @@ class Conversation:
         """Who asks for the call: the last message that has one of this id."""
         return self._asked.get(call_id)
 
+    def alike(self, call: ToolCall, asked: Asked) -> tuple[tuple[str, str], ...]:
+        """(message id, call id) of the last other calls that say the same for the same human message."""
+        found = self._alike.get(_words(call, asked.human), ())
+        return tuple(ids for ids in found[-_ALIKE:] if ids != (asked.id, call["id"]))
+
     def answer(self, call_id: str | None) -> ToolMessage | None:
         """What has been answered to the call since it was asked for."""
         asked = self._asked.get(call_id)
         position, message = self._answers.get(call_id or "", (-1, None))
         return message if asked is not None and position > asked.position else None
+
+
+def _words(call: ToolCall, human: str) -> Hashable:
+    """Equal for calls that say the same. Some that do may differ in it."""
+    try:
+        arguments: Hashable = frozenset(call["args"].items())
+        hash(arguments)
+    except TypeError:
+        arguments = repr(call["args"])
+    return human, call["name"], arguments
 
 
 class Conversations:

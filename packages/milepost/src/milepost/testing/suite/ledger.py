@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from milepost.ledger import (
     CallSuperseded,
     CallUnrecorded,
     LedgerError,
+    OrphanFound,
     PayloadMismatch,
     Replay,
     Succeeded,
@@ -145,6 +147,23 @@ class CallsOnce(Behaviours):
         assert plan.calls == 2
         assert isinstance(await worker.enter(wants()), Replay)
         assert plan.calls == 3
+
+    @needs("ledger")
+    async def test_one_round_trip_beside_equal_calls(self, lab: Lab) -> None:
+        plan = Plan()
+        worker = Worker(lab, lab.faulty(plan))
+        for call in ("c1", "c2"):
+            await worker.do(wants(call=call, human="h1"))
+        known = frozenset({("m1", "c1"), ("m1", "c2")})
+        third = wants(message="m2", human="h1", branch=known, alike=tuple(known))
+        plan.disarm()
+        await worker.run(third)
+        assert plan.calls == 1
+        # Who does not say which calls are alike has to look at them.
+        await worker.run(wants(message="m3", human="h1", branch=known | {("m2", "c1")}))
+        assert plan.calls == 3
+        with pytest.raises(OrphanFound):
+            await worker.run(replace(third, message="m4", alike=(("m1", "c1"),), branch=frozenset()))
 
     @needs("ledger")
     async def test_many_calls_of_a_thread(self, lab: Lab) -> None:
