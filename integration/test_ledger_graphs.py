@@ -13,7 +13,7 @@ import milepost
 import pytest
 from driving import Durability, Flavour, Graph, graph_of, place, thread
 from langchain.agents import create_agent
-from langchain.agents.middleware import HumanInTheLoopMiddleware, ToolRetryMiddleware
+from langchain.agents.middleware import HumanInTheLoopMiddleware, ModelCallLimitMiddleware, ToolRetryMiddleware
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 from langchain_core.tools import BaseTool, InjectedToolCallId, ToolException, tool
@@ -28,6 +28,7 @@ from milepost.tools import (
     EPOCH,
     CallSuperseded,
     Ledger,
+    Misplaced,
     NotDurable,
     SharedTask,
     SharedTaskWarning,
@@ -568,6 +569,23 @@ async def test_a_retrying_middleware_repeats_only_what_was_not_applied(memory: S
     (question,) = end["__interrupt__"]
     assert question.value["arguments"] == {"order": "b"}
     assert effects.seen == ["a", "a", "b"]
+
+
+@pytest.mark.parametrize("inner", [ToolRetryMiddleware(), HumanInTheLoopMiddleware({"charge": False})])
+async def test_a_middleware_between_the_ledger_and_the_tool_is_refused(
+    memory: Saver, flavour: Flavour, inner: Any
+) -> None:
+    effects = Effects()
+    ledger = Ledger(memory, {"charge": keyed(window="24h")})
+    graph = agent(memory, [effects.tool()], [asks("a")], [ledger.middleware(), inner])
+    with pytest.raises(Misplaced, match="Name it last"):
+        await flavour.invoke(graph, GO, ONE)
+    assert effects.seen == []
+    assert ledger.calls("one") == []
+    # What does not wrap tool calls may be anywhere.
+    limit = ModelCallLimitMiddleware(run_limit=10)
+    graph = agent(memory, [effects.tool()], [asks("a")], [inner, ledger.middleware(), limit])
+    assert texts(await flavour.invoke(graph, GO, thread("two"))) == ["charged a"]
 
 
 async def test_what_a_person_edited_is_what_is_recorded(memory: Saver, flavour: Flavour) -> None:

@@ -25,7 +25,7 @@ from milepost.ledger import (
     unknown,
     unsafe,
 )
-from milepost.tools.adapter import Ledger, SharedTask, SharedTaskWarning
+from milepost.tools.adapter import Ledger, Misplaced, SharedTask, SharedTaskWarning
 from milepost.tools.pregel import EPOCH
 from milepost.tools.results import MARK
 from milepost.tools.routing import fan_out
@@ -42,6 +42,7 @@ __all__ = [
     "CallSuperseded",
     "CallUnrecorded",
     "Ledger",
+    "Misplaced",
     "NotDurable",
     "OrphanFound",
     "PayloadMismatch",

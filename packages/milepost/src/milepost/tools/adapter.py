@@ -65,6 +65,13 @@ class SharedTask(CallStopped):
     """
 
 
+class Misplaced(CallStopped):
+    """Another middleware lies between the ledger and the tool: what it repeats or changes the ledger would not know of.
+
+    Facts: ``tool``.
+    """
+
+
 class SharedTaskWarning(RuntimeWarning):
     """Several recorded calls are in one task: when one of them fails or interrupts, all are asked for again."""
 

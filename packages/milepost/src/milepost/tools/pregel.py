@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from langgraph.prebuilt import ToolRuntime
+from langgraph.prebuilt import ToolNode, ToolRuntime
 
 from milepost.errors import InvalidConfig
 
@@ -73,6 +73,11 @@ def task_of(runtime: ToolRuntime[Any, Any]) -> Task:
         _has_answers(inner.get(_SCRATCHPAD)),
         str(inner.get(EPOCH) or ""),
     )
+
+
+def is_of_tool_node(execute: Callable[..., Any]) -> bool:
+    """Whether what a wrapper is to call is the ToolNode's own, and no other wrapper."""
+    return getattr(execute, "__module__", None) == ToolNode.__module__
 
 
 def _has_answers(scratchpad: Any) -> bool:
