@@ -341,9 +341,10 @@ class Ledger:
     ) -> CallRecord:
         """Say what became of a call that is in doubt: ``applied(result)`` or ``not_applied()``.
 
-        `key` is `CallRecord.key`. Without `thread_id` it is looked for among keys of global scope and the unsettled
-        calls of all threads. Raises `InvalidConfig` when there is no such call, and `Conflict` when there is nothing
-        to decide: it is settled, its owner's lease has not ended, or, for `not_applied`, a worker that crashed might still
+        `key` is `CallRecord.key`. Without `thread_id` it is looked for among keys of global scope, then among the
+        unsettled calls of all threads, and only then among all calls of all threads, which takes its time. Raises
+        `InvalidConfig` when there is no such call, or one in several threads, and `Conflict` when there is nothing to
+        decide: it is settled, its owner's lease has not ended, or, for `not_applied`, a worker that crashed might still
         act on it after `wait_timeout`.
         """
         return run(self._upkeep.resolve(self.core.blocking(), key, verdict, by=by, note=note, thread=thread_id))

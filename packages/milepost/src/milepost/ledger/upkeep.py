@@ -85,14 +85,16 @@ class Upkeep:
             rows = await self.listed(hands, CallQuery(thread, keys=(key,)))
         else:
             rows = await self.listed(hands, CallQuery("", keys=(key,)))
+            # Most keys that are asked for are of calls in doubt, of which there are few.
             rows = rows or [
                 row
                 for row in await self.listed(hands, CallQuery(None, states=frozenset(UNSETTLED)))
                 if key == row.key or key in row.aliases
             ]
+            rows = rows or await self.listed(hands, CallQuery(None, keys=(key,)))
         if len(rows) == 1:
             return rows[0]
-        where = "in several threads" if rows else "not recorded, or settled already"
+        where = "in several threads" if rows else "not recorded"
         raise InvalidConfig(f"the call {key!r} is {where}: name its thread, thread_id=…", what="key", value=repr(key))
 
     async def _quiet(self, hands: Hands, row: CallRow) -> None:

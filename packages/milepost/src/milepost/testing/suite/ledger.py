@@ -233,6 +233,18 @@ class CallsInDoubt(Behaviours):
             await worker.resolve("no such key", applied())
 
     @needs("ledger")
+    async def test_a_key_is_found_without_its_thread(self, lab: Lab) -> None:
+        worker = Worker(lab)
+        for thread in ("thread", "other"):
+            await worker.do(wants(thread=thread, key="own"))
+        await worker.do(wants(thread="other"))
+        settled = next(record for record in await worker.calls("other") if record.info.own is None)
+        with pytest.raises(Conflict, match="nothing to decide"):
+            await worker.resolve(settled.key, applied())
+        with pytest.raises(InvalidConfig, match="in several threads"):
+            await worker.resolve("own", applied())
+
+    @needs("ledger")
     async def test_a_verdict_in_the_resume_map(self, lab: Lab) -> None:
         tools = {"charge": quick(unsafe)}
         await Worker(lab, lease=0, tools=tools).run(wants())
