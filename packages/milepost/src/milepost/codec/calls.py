@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Literal, cast
 
 from milepost.callstore import CallRow, State
@@ -60,8 +60,8 @@ class CallInfo:
 
     def pack(self) -> dict[str, Any]:
         """As a dict that leaves out what is as usual."""
-        plain = asdict(self)
-        return {field.name: plain[field.name] for field in fields(self) if plain[field.name] != field.default}
+        plain = ((field.name, getattr(self, field.name), field.default) for field in fields(self))
+        return {name: value for name, value, default in plain if value != default}
 
     @classmethod
     def unpack(cls, value: object) -> CallInfo:
