@@ -127,7 +127,7 @@ class Arrival(Basis):
             at=plan.at,
         )
         if plan.at is not None:
-            self.boundary.begins(plan.at)
+            self.boundary.begins(plan.at, self.settings.on_unsettled)
         return call
 
     def _unrecorded(self, request: CallRequest, policy: ToolPolicy) -> Call:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
@@ -19,7 +21,7 @@ from milepost.codec.calls import (
 )
 from milepost.errors import InvalidConfig, MilepostError, TooLarge
 from milepost.lease import ThreadLease, fence_for
-from milepost.ledger.boundary import Boundary, Key
+from milepost.ledger.boundary import Boundary, Key, OnUnsettled
 from milepost.ledger.call import Call
 from milepost.ledger.errors import (
     CallInProgress,
@@ -69,8 +71,10 @@ class Settings:
     barrier_timeout: float
     skew: float
     tenant: str
-    owner: str
+    owner: str | None
+    """None: the host and the process."""
     on_orphan: OnOrphan
+    on_unsettled: OnUnsettled
     clock: Callable[[], float] = time.time
     monotonic: Callable[[], float] = time.monotonic
     hands: tuple[type[BlockingHands], type[AsyncHands]] = (BlockingHands, AsyncHands)
@@ -104,11 +108,20 @@ class Basis:
         self.settings = settings
         self.boundary = boundary
         self.monotonic = settings.monotonic
+        self.renew()
+        boundary.accompany(self)
+
+    def renew(self) -> None:
+        """After a fork. What is not confirmed or not stored yet is left to the parent: two processes that both took a
+        claim for their own would both perform the call."""
         self._lock = threading.Lock()
         self._unconfirmed: dict[tuple[str, str], str] = {}
         """(home, key) -> the stamp of a claim whose reply was lost: nothing was performed under it."""
         self._kept: dict[tuple[str, str], CallChange] = {}
         """Outcomes that could not be stored yet."""
+        owner = self.settings.owner
+        self.owner = f"{socket.gethostname()}:{os.getpid()}" if owner is None else owner
+        """Who this worker is, in records and audit trails."""
 
     def blocking(self) -> Hands:
         return self.settings.hands[0](self.saver.blocking_side())
@@ -118,7 +131,7 @@ class Basis:
 
     @property
     def book(self) -> Book:
-        return Book(self.saver.operations.codec, self.settings.clock, self.settings.owner)
+        return Book(self.saver.operations.codec, self.settings.clock, self.owner)
 
     async def store(self, hands: Hands) -> CallStore:
         return cast("CallStore", await self.saver.operations.open(hands.side))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import warnings
+import weakref
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from concurrent.futures import Future
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 from milepost.errors import MilepostError
 
@@ -15,6 +16,7 @@ Key = tuple[str, str, str]
 """(thread, ns, checkpoint id)."""
 
 OnUnsettled = Literal["warn", "refuse", "ignore"]
+"""What a ledger wants done when a checkpoint is put over one of its calls that is not settled."""
 
 _KNOWN: Final = 8192
 
@@ -26,11 +28,19 @@ class Unsettled(MilepostError):
     """
 
 
-class Boundary:
-    """One per saver; a saver without a ledger has none, and pays nothing."""
+class Renewed(Protocol):
+    """What has locks, or knows what its process is about to do."""
 
-    def __init__(self, on_unsettled: OnUnsettled) -> None:
-        self.on_unsettled = on_unsettled
+    def renew(self) -> None:
+        """The process was forked: threads that held locks are not there, and what they were at is the parent's."""
+        ...
+
+
+class Boundary:
+    """One per saver, of all its ledgers; a saver without a ledger has none, and pays nothing."""
+
+    def __init__(self) -> None:
+        self._others: weakref.WeakSet[Renewed] = weakref.WeakSet()
         self.renew()
 
     def renew(self) -> None:
@@ -38,7 +48,13 @@ class Boundary:
         self._lock = threading.Lock()
         self._known: OrderedDict[Key, None] = OrderedDict()
         self._waiting: dict[Key, list[Future[None]]] = {}
-        self._running: Counter[Key] = Counter()
+        self._running: dict[Key, Counter[OnUnsettled]] = {}
+        for other in tuple(self._others):
+            other.renew()
+
+    def accompany(self, *others: Renewed) -> None:
+        """Have these renewed along with this."""
+        self._others.update(others)
 
     # Durable checkpoints.
 
@@ -80,27 +96,34 @@ class Boundary:
 
     # Unsettled calls.
 
-    def begins(self, key: Key) -> None:
+    def begins(self, key: Key, on_unsettled: OnUnsettled) -> None:
         """A call of a task of this checkpoint has begun."""
         with self._lock:
-            self._running[key] += 1
+            self._running.setdefault(key, Counter())[on_unsettled] += 1
 
-    def ends(self, key: Key) -> None:
+    def ends(self, key: Key, on_unsettled: OnUnsettled) -> None:
         """It is settled, or given up."""
         with self._lock:
-            self._running[key] -= 1
-            if self._running[key] <= 0:
+            running = self._running.get(key)
+            if running is None:  # It was begun before a fork.
+                return
+            running[on_unsettled] -= 1
+            if running.total() <= 0:
                 del self._running[key]
 
     def put_on(self, key: Key) -> None:
-        """A checkpoint is about to be put on top of this one. Raises `Unsettled` if that is refused."""
-        if self.on_unsettled == "ignore" or key not in self._running:
+        """A checkpoint is about to be put on top of this one. Raises `Unsettled` if the ledger of a call refuses that."""
+        if key not in self._running:
+            return
+        with self._lock:
+            wanted = +self._running.get(key, Counter[OnUnsettled]())
+        if "refuse" not in wanted and "warn" not in wanted:
             return
         thread, ns, checkpoint = key
         message = (
             f"a checkpoint is put on top of {checkpoint!r} of thread {thread!r} although a tool call that was begun "
             "there is not settled: its result is in no checkpoint, and a resumed run will not ask for it"
         )
-        if self.on_unsettled == "refuse":
+        if "refuse" in wanted:
             raise Unsettled(message, thread=thread, ns=ns, checkpoint=checkpoint)
         warnings.warn(message, RuntimeWarning, stacklevel=2)

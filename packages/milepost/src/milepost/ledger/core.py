@@ -265,7 +265,7 @@ class Core(Arrival):
         if not call.over:
             call.over = True
             if call.at is not None:
-                self.boundary.ends(call.at)
+                self.boundary.ends(call.at, self.settings.on_unsettled)
 
     # All of it.
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
-import socket
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal, ParamSpec, TypeVar, cast
 
@@ -49,7 +47,7 @@ class Ledger:
         tenant: part of every key.
         owner: who this worker is, in records and audit trails.
         on_orphan: what to do about an equal call whose message is gone, see `CallRequest.orphans`.
-        on_unsettled: what to do when a checkpoint is put over a call that is not settled.
+        on_unsettled: what to do when a checkpoint is put over a call of this ledger that is not settled.
 
     Durations are seconds, timedeltas, or text such as ``"90s"``. Raises `InvalidConfig` for arguments that cannot be
     right, and for a saver whose store keeps no ledger.
@@ -84,14 +82,14 @@ class Ledger:
             barrier_timeout=seconds(barrier_timeout, "barrier_timeout"),
             skew=seconds(skew, "skew"),
             tenant=tenant,
-            owner=f"{socket.gethostname()}:{os.getpid()}" if owner is None else owner,
+            owner=owner,
             on_orphan=on_orphan,
+            on_unsettled=on_unsettled,
             **internals,
         )
         boundary = shared.boundary
         if not isinstance(boundary, Boundary):
-            boundary = shared.boundary = Boundary(on_unsettled)
-        boundary.on_unsettled = on_unsettled
+            boundary = shared.boundary = Boundary()
         self.core = Core(saver, self.settings, boundary)
         self._upkeep = Upkeep(self.core)
         self._rollbacks = Rollbacks(self.core, self._upkeep)

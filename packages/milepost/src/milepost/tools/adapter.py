@@ -106,6 +106,7 @@ class Ledger(PlainLedger):
         self._seats = _Seats()
         self._warned: set[str] = set()
         self._policies: dict[str, tuple[ToolPolicy, ToolPolicy]] = {}
+        self.core.boundary.accompany(self._conversations, self._seats)
 
     def middleware(self) -> LedgerMiddleware:
         """For ``create_agent``: name it last, so that retries and reviews are around it and it is around the tool."""
@@ -286,6 +287,10 @@ class _Seats:
     """Which calls a task performs, of the tasks of late."""
 
     def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        """After a fork."""
         self._lock = threading.Lock()
         self._calls: OrderedDict[tuple[str, str], set[str | None]] = OrderedDict()
 

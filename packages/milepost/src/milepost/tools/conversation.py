@@ -103,6 +103,10 @@ class Conversations:
     """The last few conversations, found again by their lists."""
 
     def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        """After a fork."""
         self._lock = threading.Lock()
         self._known: OrderedDict[int, Conversation] = OrderedDict()
 

@@ -339,18 +339,26 @@ class CallsBarrier(Behaviours):
 
     @needs("ledger")
     async def test_a_checkpoint_over_an_unsettled_call(self, lab: Lab) -> None:
-        worker = Worker(lab, on_unsettled="refuse")
+        """The ledger whose call it is says what becomes of it; of several, the strictest."""
+        refusing, warning = Worker(lab, on_unsettled="refuse"), Worker(lab, on_unsettled="warn")
+        ignoring = Worker(lab, on_unsettled="ignore")
         chain = Chain(lab.saver)
         await chain.put({"n": 1})
-        call = await worker.run(wants(checkpoints=(("", "0001"),)))
+        at_first = (("", "0001"),)
+
+        async def go_on(id: str) -> None:
+            await lab.saver.put(at("thread", "", "0001"), checkpoint(id, {"n": 2}))
+
+        ignored = await ignoring.run(wants(call="c1", checkpoints=at_first))
         await Chain(lab.saver, "thread", "sub").put({"n": 1})
-        with pytest.raises(Unsettled):
-            await lab.saver.put(at("thread", "", "0001"), checkpoint("0002", {"n": 2}))
-        warning = Worker(lab, on_unsettled="warn")
+        await go_on("0002")
+        warned = await warning.run(wants(call="c2", checkpoints=at_first))
         with pytest.warns(RuntimeWarning, match="not settled"):
-            await lab.saver.put(at("thread", "", "0001"), checkpoint("0002", {"n": 2}))
-        await worker.settle(call, Failed("no"))
-        await lab.saver.put(at("thread", "", "0001"), checkpoint("0003", {"n": 2}))
-        call = await warning.run(wants(call="c2", checkpoints=(("", "0001"),)))
-        await warning.settle(call, InDoubt("?"))
-        await lab.saver.put(at("thread", "", "0001"), checkpoint("0004", {"n": 2}))
+            await go_on("0003")
+        refused = await refusing.run(wants(call="c3", checkpoints=at_first))
+        with pytest.raises(Unsettled):
+            await go_on("0004")
+        await refusing.settle(refused, Failed("no"))
+        await warning.settle(warned, InDoubt("?"))
+        await go_on("0005")
+        await ignoring.settle(ignored, Failed("no"))
