@@ -14,6 +14,7 @@ from pathlib import Path
 
 import milepost
 import pytest
+from milepost.testing import servers_redis
 
 DEMO = [sys.executable, "-c", "from milepost_inspector.cli import main; raise SystemExit(main())", "demo"]
 SMALL = ["--records", "120", "--batch", "20"]
@@ -173,3 +174,38 @@ def test_an_unwritable_store_is_one_line_and_exit_code_2(tmp_path: Path) -> None
     assert done.stderr.startswith("milepost: ")
     assert done.stderr.count("\n") == 1
     assert "plain" in done.stderr
+
+
+@pytest.mark.parametrize(("url", "mark"), [("postgres:", "milepost-pg-"), ("valkey:", "milepost-redis-")])
+def test_a_server_of_its_own(tmp_path: Path, url: str, mark: str) -> None:
+    done = demo(tmp_path, "--url", url, "--records", "40", "--batch", "20", "--kills", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    assert "OK: 40 of 40 records are right" in done.stdout
+    (folder,) = set(re.findall(rf"/\S*?{mark}\w+", done.stdout))
+    assert not Path(folder).exists(), "the server was not stopped"
+
+
+def test_a_redis_that_is_there(tmp_path: Path) -> None:
+    with servers_redis.Redis(port=True) as server:
+        url = f"{server.url()}?durability=memory"
+        done = demo(tmp_path, "--url", url, "--records", "40", "--batch", "20", "--kills", "1")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "OK: 40 of 40 records are right" in done.stdout
+        with milepost.connect(url) as saver:
+            assert len(list(saver.threads())) == 1
+
+
+@pytest.mark.parametrize("kind", ["servers.Postgres", "servers_redis.Redis"])
+def test_a_server_ends_with_the_process_that_started_it(kind: str) -> None:
+    text = (
+        "import os, signal; from milepost.testing import servers, servers_redis; "
+        f"print({kind}().start().url(), flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == -signal.SIGKILL
+    (folder,) = re.findall(r"/\S*?milepost-\w+-\w+", done.stdout)
+    until = time.monotonic() + 60
+    while Path(folder).exists():
+        assert time.monotonic() < until, "the server goes on"
+        time.sleep(0.05)

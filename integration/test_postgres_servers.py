@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import atexit
 import functools
-import re
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -145,32 +141,3 @@ def test_a_store_that_outlives_its_server() -> None:
             saver.put(at("t"), checkpoint("1", {"x": 1}), {}, {"x": 1})
             server.restart()
             assert saver.get_tuple(at("t")) is not None
-
-
-def test_the_demo_on_a_server_of_its_own(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", "from milepost_inspector.cli import main; raise SystemExit(main())", "demo"]
-    options = ["--url", "postgres:", "--records", "60", "--batch", "20", "--kills", "1"]
-    done = subprocess.run(
-        [*command, *options],
-        cwd=tmp_path,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "OK: 60 of 60 records are right" in done.stdout
-    (folder,) = set(re.findall(r"/\S*?milepost-pg-\w+", done.stdout))
-    assert not Path(folder).exists(), "the server was not stopped"
-
-
-def test_a_server_ends_with_the_process_that_started_it() -> None:
-    text = (
-        "import os, signal; from milepost.testing import servers; "
-        "print(servers.Postgres().start().url(), flush=True); os.kill(os.getpid(), signal.SIGKILL)"
-    )
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == -signal.SIGKILL
-    folder = Path(done.stdout.strip().partition("host=")[2])
-    wait_until(lambda: not folder.exists())

@@ -41,7 +41,9 @@ def _parser() -> argparse.ArgumentParser:
         description="An agent settles refunds from a CSV through tool calls, in worker processes that are killed with "
         "SIGKILL and resumed by new ones. Exit code 0 only if every record is right.",
     )
-    demo.add_argument("--url", help="the store (default: a fresh folder store in --dir; postgres: starts a server)")
+    demo.add_argument(
+        "--url", help="the store (default: a fresh folder store in --dir; postgres: or valkey: starts a server)"
+    )
     demo.add_argument("--dir", type=Path, default=Path("milepost-demo"), help="folder of the demo (./milepost-demo)")
     demo.add_argument("--records", type=_count, default=5000, metavar="N", help="how many records, at most 5000 (5000)")
     demo.add_argument("--batch", type=_count, default=100, metavar="N", help="records per superstep (100)")

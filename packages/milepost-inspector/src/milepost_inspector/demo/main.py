@@ -6,11 +6,11 @@ import argparse
 import secrets
 import shutil
 import sys
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Protocol, Self
 from urllib.parse import quote
 
 from milepost.testing import servers
@@ -67,16 +67,42 @@ def _demonstrate(options: argparse.Namespace, url: str, console: Console) -> int
 
 @contextmanager
 def _store(url: str) -> Generator[str]:
-    """The URL of the store. ``postgres:`` alone is a server that is started for the demo, and gone after it."""
-    if url not in ("postgres:", "postgresql:"):
+    """The URL of the store. One of `_SERVERS` alone is a server that is started for the demo, and gone after it."""
+    if url not in _SERVERS:
         yield url
         return
     try:
-        server = servers.Postgres()
+        server = _SERVERS[url]()
     except servers.MissingServer as exc:
         raise UsageError(str(exc)) from exc
     with server:
         yield server.url()
+
+
+def _valkey() -> Server:
+    try:
+        from milepost.testing import servers_redis  # noqa: PLC0415  # the client is an extra
+    except ImportError as exc:
+        raise UsageError('valkey: needs a client: pip install "milepost[redis]"') from exc
+    return servers_redis.Redis(settings={"appendonly": "yes"})
+
+
+class Server(Protocol):
+    """What is started for the demo: from `milepost.testing`."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def url(self) -> str: ...
+
+
+_SERVERS: Final[Mapping[str, Callable[[], Server]]] = {
+    "postgres:": servers.Postgres,
+    "postgresql:": servers.Postgres,
+    "valkey:": _valkey,
+}
+"""By what stands for a URL: a server of the machine's own binaries."""
 
 
 def _url(store: Path) -> str:

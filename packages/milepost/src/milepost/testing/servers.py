@@ -32,10 +32,10 @@ QUICK: Final = {"fsync": "off", "synchronous_commit": "off", "full_page_writes":
 
 
 _GUARD: Final = """
-folder=$1; shift
+folder=$1 end=$2; shift 2
 "$@" & server=$!
 cat > /dev/null
-kill -QUIT $server; wait $server
+kill -$end $server; wait $server
 rm -rf "$folder"
 """
 """Ends a server, and removes what it stored, when our end of its input closes: however our process ends."""
@@ -120,7 +120,7 @@ class Postgres:
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         with (self._folder / "log").open("ab") as log:
             command = [str(self._binaries / "postgres"), "-D", str(self._data), *options]
-            self._process = _guarded(command, self._folder, self._user, log)
+            self._process = guarded(command, self._folder, log, user=self._user)
         ready, until = self._data / "postmaster.pid", time.monotonic() + _START
         while not (ready.exists() and "ready" in "".join(ready.read_text().splitlines()[-1:])):
             if self._process.poll() is not None or time.monotonic() > until:
@@ -212,7 +212,7 @@ class PgBouncer:
             shutil.chown(self._folder, self._user)
         self._log = self._folder / "log"
         with self._log.open("ab") as log:
-            self._process = _guarded([program, str(config)], self._folder, self._user, log)
+            self._process = guarded([program, str(config)], self._folder, log, user=self._user)
         until = time.monotonic() + _START
         while not (self._folder / ".s.PGSQL.5432").exists():
             if self._process.poll() is not None or time.monotonic() > until:
@@ -235,9 +235,15 @@ class PgBouncer:
         self.stop()
 
 
-def _guarded(command: Sequence[str], folder: Path, user: str | None, log: BinaryIO) -> subprocess.Popen[bytes]:
+def guarded(
+    command: Sequence[str], folder: Path, log: BinaryIO, *, user: str | None = None, end: str = "QUIT"
+) -> subprocess.Popen[bytes]:
+    """Start a server that works in `folder`, in a process group of its own.
+
+    When this process is gone, so is the server, by the signal `end`, and then its folder.
+    """
     return subprocess.Popen(
-        ["/bin/sh", "-c", _GUARD, "sh", str(folder), *command],
+        ["/bin/sh", "-c", _GUARD, "sh", str(folder), end, *command],
         user=user,
         cwd=folder,
         stdin=subprocess.PIPE,

@@ -22,7 +22,7 @@ from typing import Any, Final, Self
 
 import redis
 
-from milepost.testing.servers import MissingServer
+from milepost.testing.servers import MissingServer, guarded
 
 REDIS_URL: Final = "MILEPOST_TEST_REDIS_URL"
 _START: Final = 30.0
@@ -53,7 +53,7 @@ def redis_binaries() -> list[Path]:
 
 
 class Redis:
-    """A server of one's own, to be used with ``with`` or stopped by `stop`.
+    """A server of one's own, to be used with ``with`` or stopped by `stop`. It ends with this process, however that ends.
 
     Args:
         binary: one of `redis_binaries`; the first of them by default.
@@ -97,15 +97,7 @@ class Redis:
 
     def _launch(self, arguments: Sequence[str]) -> None:
         with (self._folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(  # noqa: S603  # the binary is found by us, or given by the test
-                [str(self.binary), *arguments],
-                cwd=self._folder,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                # A Ctrl-C that ends the tests is not for the server: it is stopped when they are done.
-                start_new_session=True,
-            )
+            self._process = guarded([str(self.binary), *arguments], self._folder, log, end="TERM")
 
     def _answers(self) -> bool:
         with contextlib.suppress(redis.RedisError, OSError), self.client() as client:
@@ -124,8 +116,10 @@ class Redis:
         """End it with SIGKILL, in the middle of whatever it does."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
-                self._process.send_signal(signal.SIGKILL)
+                self._signal(signal.SIGKILL)
             self._process.wait()
+            assert self._process.stdin is not None
+            self._process.stdin.close()
             self._process = None
 
     def pause(self) -> None:
@@ -138,7 +132,7 @@ class Redis:
 
     def _signal(self, number: signal.Signals) -> None:
         assert self._process is not None, "the server does not run"
-        self._process.send_signal(number)
+        os.killpg(self._process.pid, number)
 
     def restart(self) -> Self:
         """`kill` it if it runs, and `start` it with what its disk has."""
