@@ -6,7 +6,8 @@ import functools
 import multiprocessing
 import os
 import sys
-from collections.abc import Generator
+import time
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import forkserver as server
@@ -100,6 +101,30 @@ def terminate(sql: psycopg.Connection[tuple[Any, ...]], name: str = NAME) -> int
         "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE application_name = %s", [name]
     )
     return len(found.fetchall())
+
+
+def blocked(sql: psycopg.Connection[tuple[Any, ...]]) -> int:
+    """How many of our statements wait for a lock."""
+    found = sql.execute(
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s AND wait_event_type = 'Lock'", [NAME]
+    ).fetchone()
+    assert found is not None
+    return int(found[0])
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for what another thread does."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.005)
+
+
+def holding(place: Place, thread: str) -> psycopg.Connection[Any]:
+    """Another transaction that holds the row of `thread`."""
+    other = psycopg.connect(place.base)
+    other.execute(f"SELECT FROM {place.schema}.thread WHERE id = %s FOR UPDATE".encode(), [thread])
+    return other
 
 
 @functools.cache

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import psycopg
 
@@ -97,9 +96,7 @@ class AsyncEngine:
                 return await self._combiner.run(request)
             except Alone:
                 pass  # as in `Engine`
-        if len(request.steps) == 1:
-            return await self._alone(request)
-        return await _whole(self._alone(request))
+        return await self._alone(request)
 
     async def _send(self, requests: Sequence[Request]) -> list[Answers]:
         if len(requests) == 1:
@@ -127,20 +124,6 @@ class AsyncEngine:
 
 def _final(exc: psycopg.Error, attempt: int, *, shares: bool) -> bool:
     return attempt == _TRIES or not shares or not trouble(exc).again
-
-
-async def _whole(work: Coroutine[Any, Any, Answers]) -> Answers:
-    """`work`, to its end even when the caller is cancelled: a pipeline that is left in the middle decides nothing."""
-    task = asyncio.ensure_future(work)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError as exc:
-            cancelled = exc
-    if cancelled is not None:
-        raise cancelled
-    return task.result()
 
 
 class BlockingPort:

@@ -132,10 +132,14 @@ def _line(connection: Connection[Any] | AsyncConnection[Any]) -> Line:
 
 
 def _until_sync(pgconn: Any) -> PQGen[list[PGresult]]:
-    """The results of a pipeline that was sent up to its end. Reads while it still writes: either side may fill up."""
+    """The results of a pipeline that was sent up to its end. Reads while it still writes: either side may fill up.
+
+    Who is cancelled has the server cancel the statement, and then goes on here, until the server has said so.
+    """
     while pgconn.flush():
         ready = yield Wait.RW
-        if ready & Ready.R:
+        # Nothing is ready yet when it goes on.
+        if ready and ready & Ready.R:
             pgconn.consume_input()
     results: list[PGresult] = []
     while True:
