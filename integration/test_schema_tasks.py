@@ -3,6 +3,7 @@ must get the id that LangGraph computes for the new name; should its rule change
 
 from __future__ import annotations
 
+import asyncio
 import operator
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -474,3 +475,44 @@ async def test_the_error_of_a_node_is_handled_under_other_names(first: Saver, fl
         await flavour.state(graph(_after(first, _second(ms.rename_node("old", "new"))), "new"), ONE)
     unchanged = _after(first, _second(ms.rename_channel("key", "word")))
     assert (await flavour.invoke(graph(unchanged, "old"), Command(resume="yes"), ONE))["log"] == ["in", "yes"]
+
+
+_NESTED: dict[str, Any] = {
+    "in a subgraph": lambda saver, name: _nested(saver, name, "ask"),
+    "in one that remembers": lambda saver, name: _nested(saver, name, "ask", kept=True),
+    "in one in one": lambda saver, name: _nested(saver, name, name, depth=2),
+}
+
+
+@pytest.mark.parametrize("migrated", [False, True], ids=["read", "migrated"])
+@pytest.mark.parametrize("shape", [*SHAPES, *_NESTED])
+async def test_an_answer_to_a_question_of_the_former_release(flavour: Flavour, shape: str, migrated: bool) -> None:
+    """Somebody has kept the ids of the questions from before the node was renamed."""
+    make = {**SHAPES, **_NESTED}[shape]
+    rename = milepost.Schema(Child, version=2, name="child", upgrades=[_RENAME])
+    old = milepost.Schema(Child, version=1, name="child")
+    with milepost.connect("memory:", schema={"": FIRST, "old": old, "old|old": old}) as saver:
+        first = make(saver, "old")
+        await flavour.invoke(first, {"log": ["in"]}, ONE)
+        if shape == "twice":
+            await _answer(flavour, first, by_id=True)
+        asked = {one.id for found in (await flavour.state(first, ONE)).tasks for one in found.interrupts}
+        assert set(saver.question_ids(ONE).items()) == {(id, id) for id in asked}
+        after = _after(saver, {"": _second(ms.rename_node("old", "new")), "new": rename, "new|new": rename})
+        if migrated:
+            assert [one.refused for one in after.migrate()] == [()]
+            assert [one.changed for one in after.migrate()] == [0]
+        graph = make(after, "new")
+        # What is handed out is right, with and without the state of subgraphs.
+        now = {one.id for found in (await flavour.state(graph, ONE)).tasks for one in found.interrupts}
+        assert not asked & now
+        if flavour.name == "async":
+            ids = await after.aquestion_ids(ONE)
+        else:
+            ids = await asyncio.to_thread(after.question_ids, ONE)
+        assert {ids[id] for id in asked} == now == {ids[id] for id in now}
+        if migrated:
+            # Also for who does not know of the rename any more.
+            assert _after(saver, None).question_ids(ONE).keys() == now
+        await flavour.invoke(graph, Command(resume={ids[id]: "yes" for id in asked}), ONE)
+        assert (await flavour.state(graph, ONE)).next == ()

@@ -23,7 +23,8 @@ from milepost.errors import Conflict, Corrupt, MilepostError
 from milepost.moving import Moves, Moving, Place
 from milepost.places import BEFORE, channel_name, kept_space, spaces_of, store_name
 from milepost.schema import Schema
-from milepost.schema.image import Image
+from milepost.schema.image import INTERRUPT, Image
+from milepost.schema.questions import asked_as
 from milepost.schema.spaces import respaced
 from milepost.schema.stamps import decode
 from milepost.store import Batch, Chart, CheckpointRow, Drop, Pack, Snapshot, Store, WriteRow, merge_spans
@@ -67,6 +68,8 @@ class _Run:
     refused: dict[Place, str] = field(default_factory=dict)
     moved: dict[str, dict[str, tuple[bytes, tuple[WriteRow, ...]]]] = field(default_factory=dict)
     """Namespace -> what was copied of it: checkpoint id -> as it was then."""
+    asked: set[Place] = field(default_factory=set)
+    """The checkpoints whose questions were looked at."""
     stuck: set[str] = field(default_factory=set)
     """Namespaces that stay where they are, because some of their checkpoints cannot be upgraded."""
 
@@ -165,7 +168,35 @@ class Migrator:
                     f"checkpoint {row.id!r} of thread {run.thread!r} made a call of a subgraph that cannot be upgraded"
                 )
         rows = [row for row in stale if (row.ns, row.id) not in held]
+        if not rows:
+            asking = [row for row in chart.rows if (row.ns, row.id) in heads and (row.ns, row.id) not in held]
+            rows = [row for row in asking if await self._asks_anew(run, chart, row)]
         return _Work(rows) if rows else None
+
+    async def _asks_anew(self, run: _Run, chart: Chart, row: CheckpointRow) -> bool:
+        """Whether a checkpoint keeps the id of a question that a subgraph of it asks under another one now."""
+        written, place = _written_to(chart, row), (row.ns, row.id)
+        if not self._upgrader.renames_nodes or row.ns.startswith(BEFORE) or run.over(place) or place in run.asked:
+            return False
+        run.asked.add(place)
+        if all(channel_name(write.channel) != INTERRUPT for write in written):
+            return False
+        image = await self._image(Snapshot(run.thread, row, written, chart.generation), row.ns)
+        return (await self._asking(image)).writes != image.writes
+
+    async def _asking(self, image: Image) -> Image:
+        """`image`, with the ids of now for what subgraphs of it ask."""
+
+        async def below(ns: str) -> Image | None:
+            found = await self._store.get(image.thread, ns, None)
+            return None if found is None else await self._image(found.snapshots[0], ns)
+
+        ids = await self._upgrader.question_ids(image, below)
+        writes = [
+            replace(write, value=asked_as(ids, write.value)) if write.channel == INTERRUPT else write
+            for write in image.writes
+        ]
+        return replace(image, writes=writes)
 
     def _stale(self, run: _Run, chart: Chart, moves: Moves, heads: Collection[Place]) -> list[CheckpointRow]:
         """The checkpoints to rewrite in their place, oldest first. `run` learns of which versions those are that were
@@ -281,7 +312,7 @@ class Migrator:
     async def _rewritten(self, snapshot: Snapshot, ns: str) -> tuple[Image, CheckpointRow, list[WriteRow], list[Pack]]:
         """A checkpoint as it is to be in namespace `ns`, in memory and encoded."""
         codec, thread, row = self._codec, snapshot.thread, snapshot.row
-        image = await self._image(snapshot, ns)
+        image = await self._asking(await self._image(snapshot, ns))
         schema = self._upgrader.schema(ns)
         checkpoint: Any = image.checkpoint
         metadata: Any = image.metadata

@@ -39,7 +39,8 @@ from milepost.observe import Event, Observers, Watch, log, thread_hash
 from milepost.pending import Op, Pending, running_loop
 from milepost.places import ATTACHMENTS, BEFORE, Place, channel_name, check_thread, store_name
 from milepost.schema import Schema, Schemas
-from milepost.schema.image import Image
+from milepost.schema.image import INTERRUPT, Image
+from milepost.schema.questions import asked_as, questions_of
 from milepost.schema.spaces import respaced
 from milepost.spaces import Spaces
 from milepost.store import (
@@ -211,12 +212,8 @@ class Operations:
             spaces.moved(place.thread, place.ns)
 
         async def read(ns: str) -> Image | None:
-            found = await self.get_tuple(side, Place(place.thread, ns, (above or {}).get(ns)), above)
-            if found is None:
-                return None
-            checkpoint: Any = found.checkpoint
-            metadata: Any = found.metadata
-            return Image(place.thread, ns, checkpoint["id"], checkpoint, metadata)
+            found = await self._read(side, Place(place.thread, ns, (above or {}).get(ns)), above)
+            return None if found is None else found[1]
 
         return await spaces.find(store, place.thread, place.ns, read)
 
@@ -224,6 +221,39 @@ class Operations:
         self, side: Side, place: Place, above: Mapping[str, str] | None = None
     ) -> CheckpointTuple | None:
         """See `milepost.saver.Saver.get_tuple`."""
+        read = await self._read(side, place, above)
+        if read is None or read[1] is None:
+            return None if read is None else read[0]
+        ids = await self._questions(side, read[1], above)
+        if ids:
+            writes = [(task, ch, asked_as(ids, one) if ch == INTERRUPT else one) for task, ch, one in read[0][4] or ()]
+            return read[0]._replace(pending_writes=writes)
+        return read[0]
+
+    async def question_ids(self, side: Side, place: Place) -> dict[str, str]:
+        """See `milepost.saver.Saver.question_ids`."""
+        read = await self._read(side, place)
+        if read is None:
+            return {}
+        asked = (one for _, channel, one in read[0].pending_writes or () if channel == INTERRUPT)
+        ids = {
+            question.id: question.id for value in asked for question in questions_of(value) if hasattr(question, "id")
+        }
+        return ids if read[1] is None else ids | await self._questions(side, read[1])
+
+    async def _questions(self, side: Side, image: Image, above: Mapping[str, str] | None = None) -> dict[str, str]:
+        """Every id that a question which waits has or had -> the one it has now."""
+
+        async def below(ns: str) -> Image | None:
+            found = await self._read(side, Place(image.thread, ns, None), above)
+            return None if found is None else found[1]
+
+        return {} if self.upgrader is None else await self.upgrader.question_ids(image, below)
+
+    async def _read(
+        self, side: Side, place: Place, above: Mapping[str, str] | None = None
+    ) -> tuple[CheckpointTuple, Image | None] | None:
+        """A checkpoint, and where nodes were renamed what is known of its tasks."""
         codec, thread = self.codec, place.thread
         with self.watch("get", thread) as event:
             store = await self.open(side)
@@ -242,7 +272,7 @@ class Operations:
                     self._report("get", thread, damage)
                 try:
                     with unhurried(len(packs)):
-                        found, header = self._tuple(snapshot, codec.shelf(thread, packs), place.ns)
+                        found, header, image = self._tuple(snapshot, codec.shelf(thread, packs), place.ns)
                 except Corrupt as exc:
                     # What is known of the thread may be what is damaged: whatever is put next is sent as a whole.
                     codec.reset(thread)
@@ -261,7 +291,7 @@ class Operations:
                         boundary.committed((thread, place.ns, snapshot.row.id))
                     if event:
                         event.bytes = len(snapshot.row.header) + sum(len(pack.data) for pack in packs)
-                    return found
+                    return found, image
             return None
 
     async def _older(self, store: Store, snapshot: Snapshot) -> Loaded | None:
@@ -276,15 +306,16 @@ class Operations:
         found = await store.page(Query(thread=thread, ns=row.ns, before=row.id), None, 1)
         return found if found.snapshots else None
 
-    def _tuple(self, snapshot: Snapshot, shelf: Shelf, ns: str) -> tuple[CheckpointTuple, Header]:
-        """Decode a checkpoint, as one of namespace `ns`. Raises `Corrupt`, `FormatTooNew` or `Unserializable`, which
-        name it."""
+    def _tuple(self, snapshot: Snapshot, shelf: Shelf, ns: str) -> tuple[CheckpointTuple, Header, Image | None]:
+        """Decode a checkpoint, as one of namespace `ns`, with its image where nodes were renamed. Raises `Corrupt`,
+        `FormatTooNew` or `Unserializable`, which name it."""
         thread, row, codec = snapshot.thread, snapshot.row, self.codec
         header = codec.header(thread, row)
         place = Place(thread, ns, row.id)
         schema = self.upgrader.schema(ns) if self.upgrader else None
+        image: Image | None = None
         try:
-            if self.upgrader and (schema or ns != row.ns):
+            if self.upgrader and (schema or self.shared.spaces is not None):
                 image, upgraded = (
                     self.upgrader.read(schema, snapshot, header, shelf)
                     if schema
@@ -313,7 +344,7 @@ class Operations:
             parent_config=None if row.parent is None else place.config(row.parent),
             pending_writes=writes,
         )
-        return found, header
+        return found, header, image if self.shared.spaces is not None else None
 
     def _write_value(self, codec: Codec, snapshot: Snapshot, write: WriteRow, shelf: Shelf) -> Any:
         layout, _ = codec.write_layout(snapshot.thread, snapshot.row.ns, snapshot.row.id, write)
@@ -348,7 +379,7 @@ class Operations:
                         header = codec.header(snapshot.thread, snapshot.row)
                         if not matches(header.metadata, wanted):
                             continue
-                    item, _ = self._tuple(
+                    item, *_ = self._tuple(
                         snapshot, shelves.get(snapshot.thread) or codec.shelf("", ()), asked or snapshot.row.ns
                     )
                 except Corrupt as exc:

@@ -192,6 +192,19 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
         """`get_tuple`, async."""
         return await self._ops.get_tuple(self._async(), place_of(config), self._above(config))
 
+    def question_ids(self, config: RunnableConfig) -> dict[str, str]:
+        """The ids of the questions (interrupts) that wait at the checkpoint of `config`: of each the id of now, and,
+        where the schema declares that nodes were renamed, every id that it had before -> its id of now.
+
+        LangGraph makes these ids of the names of nodes, and takes an answer to an id that it does not know for none:
+        who has kept ids of questions from a former release looks them up here, and resumes with what is found.
+        """
+        return run(self._ops.question_ids(self._blocking(), place_of(config)))
+
+    async def aquestion_ids(self, config: RunnableConfig) -> dict[str, str]:
+        """`question_ids`, async."""
+        return await self._ops.question_ids(self._async(), place_of(config))
+
     def list(
         self,
         config: RunnableConfig | None,

@@ -13,7 +13,8 @@ from milepost.codec.layout import Layout
 from milepost.codec.shelf import Shelf
 from milepost.errors import SchemaMismatch
 from milepost.places import channel_name
-from milepost.schema.image import Image, Write
+from milepost.schema.image import INTERRUPT, Image, Write
+from milepost.schema.questions import Below, question_ids
 from milepost.schema.schema import Schema, Schemas, Step, Verdict, Where, classes_of, current_name
 from milepost.store import CheckpointRow, Snapshot, WriteRow
 
@@ -57,6 +58,12 @@ class Upgrader:
     def renames_nodes(self) -> bool:
         """Whether any schema gives a node another name."""
         return self._schemas.renames_nodes
+
+    async def question_ids(self, image: Image, below: Below) -> dict[str, str]:
+        """See `milepost.schema.questions.question_ids`."""
+        if not self.renames_nodes or all(write.channel != INTERRUPT for write in image.writes):
+            return {}
+        return await question_ids(self._schemas, image, below)
 
     def counts(self, ns: str) -> bool:
         """Whether a namespace is looked at: those with a schema, or all if there is none at all."""

@@ -27,7 +27,7 @@ _HANDLED: Final = ", node_error_handler, 0000000000"
 """Ends the path of the task that handles the error of another one. It does not tell which node that is."""
 _JOINS: Final = 6
 """Most joins into one node of which every combination is tried."""
-_ANSWERS: Final = 64
+ANSWERS: Final = 64
 """Most answers that a task may have had before its last question."""
 
 
@@ -171,6 +171,14 @@ class Tasks:
         """The namespace of a task: what its questions, and the checkpoints of a subgraph in it, are named after."""
         return f"{self._parent}{name}:{task}"
 
+    def space_of(self, write: Write) -> str | None:
+        """The namespace of the task of `write`, if its path tells the node."""
+        if write.path.startswith(_PULLED):
+            return self.space(write.path[len(_PULLED) :], write.task)
+        sent = _SENT.fullmatch(write.path)
+        send: Any = self._sends[at] if sent and (at := int(sent[1])) < len(self._sends) else None
+        return self.space(send.node, write.task) if is_send(send) else None
+
     def sent_to(self, name: str) -> Iterator[str]:
         """The paths of the tasks that were sent to a node."""
         for at, send in enumerate(self._sends):
@@ -193,15 +201,16 @@ def renamed_questions(value: Any, spaces: Sequence[tuple[str, str]]) -> Any:
 
 def _renamed_question(question: Any, spaces: Sequence[tuple[str, str]]) -> Any:
     for before, after in spaces:
-        for answered in range(_ANSWERS):
-            if getattr(question, "id", None) == _question(before, answered):
+        for answered in range(ANSWERS):
+            if getattr(question, "id", None) == question_id(before, answered):
                 renamed = copy.copy(question)
-                renamed.id = _question(after, answered)
+                renamed.id = question_id(after, answered)
                 return renamed
     return question
 
 
-def _question(space: str, answered: int) -> str:
+def question_id(space: str, answered: int) -> str:
+    """LangGraph's id of the question that a task asks after so many answers; `space` is the task's namespace."""
     from xxhash import xxh3_128_hexdigest  # noqa: PLC0415 - (as above)
 
     return xxh3_128_hexdigest((f"{space}|{answered}" if answered else space).encode("utf-8", "surrogatepass"))

@@ -1,0 +1,101 @@
+"""The ids of questions. LangGraph makes them of the names of nodes and tasks: a renamed one asks under another id."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from itertools import count
+from typing import Any
+
+from milepost.schema.changes import Change, NotDeclared
+from milepost.schema.image import INTERRUPT, Image, Write
+from milepost.schema.schema import Schemas, path_of
+from milepost.schema.spaces import backwards
+from milepost.schema.tasks import ANSWERS, Tasks, question_id
+
+Below = Callable[[str], Awaitable[Image | None]]
+"""The latest checkpoint of a subgraph's namespace, by the names of now."""
+
+
+async def question_ids(schemas: Schemas, image: Image, below: Below, former: Sequence[str] = ()) -> dict[str, str]:
+    """Every id that a question which waits at a checkpoint has, or had under former names, and the one it has now.
+
+    `image` is the checkpoint by the names of now; `former` are namespaces that it may have had itself.
+    """
+    ids: dict[str, str] = {}
+    changes = (Change(), *backwards(schemas.of(image.ns)))
+    for write in image.writes:
+        if write.channel != INTERRUPT:
+            continue
+        own, spaces = _spaces(image, write, changes, former)
+        if own is None:
+            continue
+        nested = False
+        for question in questions_of(write.value):
+            found = _ids(question, own, spaces)
+            nested = nested or not found
+            ids |= found
+        if nested:
+            above = [*spaces, *map(path_of, spaces)]
+            async for inner in _inner(own, below):
+                ids |= await question_ids(schemas, inner, below, [one for one in above if one != inner.ns])
+    return ids
+
+
+def asked_as(ids: Mapping[str, str], value: Any) -> Any:
+    """A write to the channel of questions, with their ids of now."""
+    if isinstance(value, list | tuple):
+        return type(value)(asked_as(ids, one) for one in value)
+    now = ids.get(getattr(value, "id", ""))
+    if now is None or now == value.id:
+        return value
+    asked = copy.copy(value)
+    asked.id = now
+    return asked
+
+
+def _spaces(
+    image: Image, write: Write, changes: Sequence[Change], former: Sequence[str]
+) -> tuple[str | None, Sequence[str]]:
+    """The namespace of the task of `write`, if that is known, and those that it may have had before."""
+    own = Tasks(image).space_of(write)
+    spaces: dict[str, None] = {}
+    for space in (image.ns, *former):
+        tasks = Tasks(image, space)
+        for change in changes:
+            try:
+                moved = tasks.moved(change, write)
+            except NotDeclared:
+                continue
+            if moved is not None and moved.before:
+                own = own or moved.before
+                spaces[moved.after] = None
+    return own, [space for space in spaces if space != own]
+
+
+def _ids(question: Any, own: str, spaces: Sequence[str]) -> dict[str, str]:
+    """None for a question that a subgraph has asked."""
+    id = getattr(question, "id", None)
+    for answered in range(ANSWERS):
+        now = question_id(own, answered)
+        before = [question_id(space, answered) for space in spaces]
+        if id == now or id in before:
+            return dict.fromkeys((now, *before), now)
+    return {}
+
+
+def questions_of(value: Any) -> Sequence[Any]:
+    """LangGraph's ``Interrupt``s in a write to the channel of questions."""
+    return value if isinstance(value, list | tuple) else (value,)
+
+
+async def _inner(own: str, below: Below) -> AsyncIterator[Image]:
+    """The subgraphs in a task: one that remembers, or the calls that it has made, the second one with a number."""
+    kept = await below(path_of(own))
+    if kept is not None:
+        yield kept
+    for number in count():
+        found = await below(f"{own}|{number}" if number else own)
+        if found is None:
+            return
+        yield found
