@@ -25,7 +25,9 @@ BOUNDED = settings(
 @pytest.mark.parametrize("flavour", FLAVOURS)
 @pytest.mark.parametrize("subject", [subjects.Memory, subjects.Files, subjects.Redis, subjects.Postgres])
 def test_any_sequence_of_operations(subject: type[Subject], flavour: Flavour) -> None:
-    run_state_machine_as_test(machine(subject, flavour), settings=BOUNDED)
+    # There are more of them in `integration/test_machine.py`.
+    shorter = settings(BOUNDED, max_examples=25 if subject is subjects.Memory else 8)
+    run_state_machine_as_test(machine(subject, flavour), settings=shorter)
 
 
 @pytest.mark.parametrize("fault", [stores.OrdinaryReplaces, stores.LatestByIdAlone, stores.DeletedComesBack])
