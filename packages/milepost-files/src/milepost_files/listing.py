@@ -94,7 +94,7 @@ def _gather(root: Root, query: Query, after: Spot | None, damage: list[str]) -> 
     """The first checkpoints of all threads that a listing has after `after`."""
     most = _FIRST_VIEW if after is None else _LATER_VIEW
     spots: list[Spot] = []
-    for _, log in _logs(root, "", damage.append):
+    for _, log in _logs(root, "", damage.append, query.prefix):
         spots += _spots(log, query, after, most, damage)
         if len(spots) > 2 * most:
             spots = sorted(spots, reverse=True)[:most]
@@ -129,12 +129,16 @@ def _chosen(
     return chosen, last
 
 
-def _logs(root: Root, after: str, report: Callable[[str], object]) -> Iterator[tuple[str, Log]]:
-    """The name and log of every thread, after a name. `report` is told of logs that do not say whose they are."""
+def _logs(root: Root, after: str, report: Callable[[str], object], prefix: str = "") -> Iterator[tuple[str, Log]]:
+    """The name and log of every thread whose id begins with `prefix`, after a name. `report` is told of logs that do not
+    say whose they are."""
     for name in root.names(after):
-        log = root.named(name)
+        log = root.named_within(name, prefix)
+        if log is None:
+            continue
         if log.known:
-            yield name, log
+            if log.thread.startswith(prefix):
+                yield name, log
         elif damage := log.nameless():
             report(damage)
 
@@ -235,11 +239,11 @@ def _warn(damage: str) -> None:
     _log.warning("a thread is left out: %s", damage)
 
 
-def threads(root: Root, after: tuple[str, ...] | None, limit: int) -> ThreadPage:
+def threads(root: Root, after: tuple[str, ...] | None, limit: int, prefix: str) -> ThreadPage:
     """The verb `threads`, in the order of the logs' names."""
     rows: list[ThreadRow] = []
     previous = ""
-    for name, log in _logs(root, after[0] if after else "", _warn):
+    for name, log in _logs(root, after[0] if after else "", _warn, prefix):
         if len(rows) >= limit:
             return ThreadPage(tuple(rows), (previous,))
         row = _planned(log, functools.partial(_thread, log, root.settings.clock()))
@@ -251,16 +255,16 @@ def threads(root: Root, after: tuple[str, ...] | None, limit: int) -> ThreadPage
 
 def _thread(log: Log, now: float, index: Index) -> ThreadRow | None:
     heads = {ns: head for ns, namespace in index.namespaces.items() if (head := namespace.head()) is not None}
-    if not heads:
-        return None
-    head = heads[""] if "" in heads else heads[max(heads)]
     checkpoints, writes, _ = index.counts()
+    if not heads and not writes:
+        return None
+    head = heads.get(max(heads, key=lambda ns: (ns == "", ns), default=""))
     waiting = any(
         write.channel == INTERRUPT for ns, row in heads.items() for write in index.writes(ns, row.id).values()
     )
     return ThreadRow(
         thread=log.thread,
-        head=head.id,
+        head=head.id if head else "",
         namespaces=len(heads),
         checkpoints=checkpoints,
         writes=writes,
@@ -298,7 +302,8 @@ def calls(root: Root, query: CallQuery, after: tuple[str, ...] | None, limit: in
         if name < start:
             continue
         bound = (float(after[1]), after[2]) if after is not None and name == start else None
-        for row in _calls(root.named(name), query, bound, limit - len(found) + 1):
+        log = root.named_within(name, query.prefix if query.thread is None else "")
+        for row in [] if log is None else _calls(log, query, bound, limit - len(found) + 1):
             if len(found) == limit:
                 return CallPage(tuple(found), cursor, root.settings.clock())
             found.append(row)
@@ -314,7 +319,8 @@ def _calls(log: Log, query: CallQuery, after: tuple[float, str] | None, limit: i
         return []
 
     def plan(index: Index) -> list[CallSpot]:
-        return index.calls.select(query, after)[:limit]
+        within = query.thread is not None or owner_of(log.thread).startswith(query.prefix)
+        return index.calls.select(query, after)[:limit] if within else []
 
     def read(reader: Reader, spots: list[CallSpot]) -> list[CallRow]:
         return [spot.filled(owner_of(log.thread), reader.parts(spot.ranges)) for spot in spots]

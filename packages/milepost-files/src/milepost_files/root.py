@@ -19,6 +19,7 @@ from milepost.errors import FormatTooNew, InvalidConfig, Unavailable
 from milepost_files.commit import Queue
 from milepost_files.handle import sync_folder
 from milepost_files.log import Log, Settings
+from milepost_files.scan import log_owner
 
 FORMAT: Final = 1
 _FORMAT_FILE: Final = "FORMAT"
@@ -26,6 +27,7 @@ _MOST_FRAMES: Final = 1 << 18
 _WEIGHED_EVERY: Final = 32
 """After so many newly opened logs all of them are weighed."""
 _MOST_VIEWS: Final = 4
+_MOST_OWNERS: Final = 1 << 16
 _KIND: Final = "milepost-files"
 
 
@@ -83,6 +85,8 @@ class Root:
         self._lock = threading.Lock()
         self._open: OrderedDict[str, Queue] = OrderedDict()
         self._opened = 0
+        self._owners: dict[str, str] = {}
+        """Names of logs to the threads that they are of."""
         self.views = Views()
         self.ready = False
 
@@ -205,9 +209,23 @@ class Root:
             log.view()
         return log
 
+    def named_within(self, name: str, prefix: str) -> Log | None:
+        """The log of this name, unless it says that it is of a thread whose id does not begin with `prefix`. Of another
+        thread's log only the first frame is read, and once: what a log is named after does not change."""
+        if prefix:
+            thread = self._owners.get(name) or log_owner(os.path.join(self._threads, name[:2], f"{name}.log"))
+            if thread is not None:
+                if len(self._owners) >= _MOST_OWNERS:
+                    self._owners.clear()
+                self._owners[name] = thread
+                if not thread.startswith(prefix):
+                    return None
+        return self.named(name)
+
     def close(self) -> None:
         with self._lock:
             self._open.clear()
+        self._owners.clear()
         self.views = Views()
 
     def _write_format(self) -> None:

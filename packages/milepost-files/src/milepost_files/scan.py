@@ -98,6 +98,21 @@ class _Window:
         return None
 
 
+def log_owner(path: str) -> str | None:
+    """The thread that a log is of, by its first frame; None when that does not tell."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        head = frames.parse_head(pread(fd, HEADER.size, 0))
+        parsed = None if head is None else frames.parse_manifest(head, pread(fd, head.manifest, HEADER.size))
+    finally:
+        os.close(fd)
+    records = parsed[1] if parsed else ()
+    return records[0][1] if records and records[0][0] == frames.THREAD else None
+
+
 def begin(fd: int, size: int) -> Index | None:
     """An empty index for the log in this file; None when the file has no frame at all (yet)."""
     head = frames.parse_head(pread(fd, HEADER.size, 0))

@@ -126,8 +126,8 @@ class FilesStore:
     async def fetch(self, thread: str, spans: Sequence[Span]) -> Sequence[Pack]:
         return await self._call("read items", lambda: _fetch(self._root, thread, spans))
 
-    async def threads(self, after: tuple[str, ...] | None, limit: int) -> ThreadPage:
-        return await self._call("list threads", lambda: listing.threads(self._root, after, limit))
+    async def threads(self, after: tuple[str, ...] | None, limit: int, prefix: str = "") -> ThreadPage:
+        return await self._call("list threads", lambda: listing.threads(self._root, after, limit, prefix))
 
     async def chart(self, thread: str) -> Chart | None:
         return await self._call("chart a thread", lambda: _chart(self._root, thread))

@@ -133,6 +133,9 @@ def listing(queries: Queries, query: CallQuery, after: tuple[str, ...] | None, l
     }
     if query.thread is not None:
         which = "calls_of_thread"
+    elif query.prefix:
+        which = wire.among("calls", query.prefix)
+        parameters["prefix"] = wire.text(query.prefix)
     else:
         which = "calls_unsettled" if query.states is not None and query.states <= UNSETTLED else "calls_of_all"
     return Request("list calls", (queries[which].step(parameters), queries["clock"].step({})))

@@ -15,6 +15,7 @@ from milepost_postgres.request import Query
 TABLES = ("thread", "checkpoint", "write", "pack", "call", "step")
 _INDEXES = (
     "thread_deleted",
+    "thread_tenant",
     "checkpoint_latest",
     "checkpoint_order",
     "write_waiting",
@@ -88,7 +89,7 @@ class Queries:
         self.names = names
         self._places = {**parts, **names.places()}
         self._named = {name: _numbered(fill(text, self._places)) for name, text in named.items()}
-        self._pages: dict[tuple[str, ...], Query] = {}
+        self._pages: dict[tuple[str, tuple[str, ...]], Query] = {}
 
     def __getitem__(self, name: str) -> Query:
         return self._named[name]
@@ -97,10 +98,12 @@ class Queries:
         """A part by itself; `more` are further things that it has in braces."""
         return fill(f"{{{name}}}", {**self._places, **more})
 
-    def page(self, conditions: tuple[str, ...]) -> Query:
-        """The listing of checkpoints that meet some of the parts that are conditions."""
-        found = self._pages.get(conditions)
+    def page(self, conditions: tuple[str, ...], among: str = "listed_of_all") -> Query:
+        """The listing of checkpoints that meet some of the parts that are conditions; `among` is the part that says which
+        threads' they are."""
+        found = self._pages.get((among, conditions))
         if found is None:
             where = " AND ".join(f"{{{name}}}" for name in conditions) or "true"
-            found = self._pages[conditions] = _numbered(self.part("page", conditions=where))
+            text = self.part("page", listed=f"{{{among}}}", conditions=where)
+            found = self._pages[among, conditions] = _numbered(text)
         return found

@@ -161,9 +161,13 @@ class PostgresStore:
                 zip(("after_key", "after_thread", "after_ns"), map(wire.text, after), strict=True)
             )
         parameters: Parameters = {"limit": wire.int8(limit), "items": wire.int8(int(items))}
+        among = "listed_of_all"
+        if query.thread is None and query.prefix:
+            parameters["prefix"] = wire.text(query.prefix)
+            among = wire.among("listed", query.prefix)
         for given in conditions.values():
             parameters |= given
-        rows = await self._rows("list checkpoints", self._queries.page(tuple(conditions)).step(parameters))
+        rows = await self._rows("list checkpoints", self._queries.page(tuple(conditions), among).step(parameters))
         found = _Found(rows)
         names = {row.ref: row.t1 for row in found.kinds[THREAD]}
         snapshots = self._snapshots(found, lambda row: names[row.a])
@@ -204,9 +208,14 @@ class PostgresStore:
         parameters: Parameters = {"thread": wire.digest(thread), "spans": wire.int8s(wire.flat(spans))}
         return _Found(await self._read("read items", "fetch", parameters)).packs_of(None)
 
-    async def threads(self, after: tuple[str, ...] | None, limit: int) -> ThreadPage:
-        parameters: Parameters = {"after": wire.int8(int(after[0]) if after else 0), "limit": wire.int8(limit)}
-        rows = await self._answer("list threads", self._queries["threads"].step(parameters))
+    async def threads(self, after: tuple[str, ...] | None, limit: int, prefix: str = "") -> ThreadPage:
+        parameters: Parameters = {
+            "after": wire.int8(int(after[0]) if after else 0),
+            "limit": wire.int8(limit),
+            "prefix": wire.text(prefix),
+        }
+        name = wire.among("threads", prefix) if prefix else "threads"
+        rows = await self._answer("list threads", self._queries[name].step(parameters))
         found = tuple(map(_thread_row, rows))
         return ThreadPage(found, (str(rows[-1][0]),) if len(rows) >= limit else None)
 

@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from milepost.store import CheckpointRow, Pack, Span, WriteRow
+from milepost.tenants import MARK
 
 _INT8, _TEXT, _BYTEA, _FLOAT8 = 20, 25, 17, 701
 _LENGTH: Final = struct.Struct(">i")
@@ -80,6 +81,11 @@ def float8(value: float) -> bytes:
 def float8s(values: Iterable[float]) -> bytes:
     """A float8[]."""
     return _array(_FLOAT8, [_FLOAT.pack(value) for value in values])
+
+
+def among(listing: str, prefix: str) -> str:
+    """The name of the statement that lists what is of threads whose id begins with `prefix`."""
+    return f"{listing}_of_tenant" if prefix.startswith(MARK) and prefix.count(MARK) > 1 else f"{listing}_within"
 
 
 def digest(of: str) -> bytes:

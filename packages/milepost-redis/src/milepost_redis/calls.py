@@ -151,8 +151,9 @@ class Calls:
         if query.thread is not None:
             names = drawers(query.thread, query.keys)
             return [name for name in names if name >= start]
-        bounds = (b"[" + start.encode() if start else b"-", b"+", b"LIMIT", b"0", b"%d" % _ABREAST)
-        (found,) = await self._steps("list calls", Command((b"ZRANGEBYLEX", self._ledger, *bounds)))
+        bounds = wire.between(query.prefix, b"[" + start.encode() if start else None)
+        words = (b"ZRANGEBYLEX", self._ledger, *bounds, b"LIMIT", b"0", b"%d" % _ABREAST)
+        (found,) = await self._steps("list calls", Command(words))
         return [name.decode() for name in found]
 
     def _call(self, name: str, query: CallQuery, bound: tuple[str, ...] | None) -> Call:

@@ -51,10 +51,10 @@ class Lister:
         self._index = index
         self._steps = steps
 
-    async def names(self, after: str | None, limit: int) -> list[str]:
-        """Thread ids by code point. Some may be gone."""
-        least = b"-" if after is None else b"(" + after.encode()
-        command = Command((b"ZRANGEBYLEX", self._index, least, b"+", b"LIMIT", b"0", b"%d" % limit))
+    async def names(self, after: str | None, limit: int, prefix: str = "") -> list[str]:
+        """Thread ids that begin with a prefix, by code point. Some may be gone."""
+        bounds = wire.between(prefix, None if after is None else b"(" + after.encode())
+        command = Command((b"ZRANGEBYLEX", self._index, *bounds, b"LIMIT", b"0", b"%d" % limit))
         (found,) = await self._steps("list threads", command)
         return [name.decode() for name in found]
 
@@ -68,7 +68,7 @@ class Lister:
         more = False
         last: str | None = None
         while True:
-            names = [query.thread] if query.thread is not None else await self.names(last, _ABREAST)
+            names = [query.thread] if query.thread is not None else await self.names(last, _ABREAST, query.prefix)
             if names:
                 scans = [_Scan(self._prefix, name, query, bound, limit) for name in names]
                 replies = await self._steps("list checkpoints", *(scan.call() for scan in scans))

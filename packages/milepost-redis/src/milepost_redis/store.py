@@ -265,8 +265,8 @@ class RedisStore:
                 return packs
         raise self._restless(thread)
 
-    async def threads(self, after: tuple[str, ...] | None, limit: int) -> ThreadPage:
-        names = await self._lister.names(after[0] if after else None, min(limit, BATCH))
+    async def threads(self, after: tuple[str, ...] | None, limit: int, prefix: str = "") -> ThreadPage:
+        names = await self._lister.names(after[0] if after else None, min(limit, BATCH), prefix)
         calls = [self._heads_call(name, b"") for name in names]
         replies = await self._steps("list threads", *calls) if calls else []
         rows = [row for name, reply in zip(names, replies, strict=True) if (row := await self._summary(name, reply))]

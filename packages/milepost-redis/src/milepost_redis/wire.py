@@ -70,6 +70,12 @@ def ledger_key(prefix: str) -> bytes:
     return f"{prefix}:{{ledger}}".encode()
 
 
+def between(prefix: str, least: bytes | None = None) -> tuple[bytes, bytes]:
+    """The bounds in an index of the threads whose id begins with `prefix`, or of those of them from `least` on."""
+    stem = prefix.encode()
+    return least or (b"[" + stem if stem else b"-"), b"(" + stem + b"\xff" if stem else b"+"
+
+
 def framed(text: bytes) -> bytes:
     """A text with its length before it."""
     return _LENGTH.pack(len(text)) + text

@@ -130,6 +130,8 @@ class CallQuery:
     keys: tuple[str, ...] | None = None
     """Keys or aliases."""
     states: frozenset[State] | None = None
+    prefix: str = ""
+    """With ``thread=None``: only threads whose id begins with this."""
 
 
 class CallPage(NamedTuple):

@@ -61,6 +61,8 @@ class Keeping(ABC):
     def erase_tenant(self, *, force: bool = False) -> int:
         """Delete all threads of this saver's tenant, and tell how many there were: see `Saver.delete_thread`.
 
+        What the ledger has of the tenant goes, too; with `force`, all but the records of unsettled calls.
+
         Raises `InvalidConfig` for a saver without a tenant.
         """
         return run(self._erase_tenant(self._blocking(), force=force))
@@ -74,14 +76,14 @@ class Keeping(ABC):
             raise InvalidConfig(
                 "this saver has no tenant, and does not erase a whole store: connect with tenant=…", what="tenant"
             )
-        names: list[str] = []
+        names: dict[str, None] = {}
         after: tuple[str, ...] | None = None
         while True:
             page = await self._ops.threads(side, after)
-            names += (row.thread for row in page.rows)
+            names |= dict.fromkeys(row.thread for row in page.rows)
             if (after := page.cursor) is None:
                 break
-        for name in names:
+        for name in {**names, **dict.fromkeys(sorted(await self._ops.called(side)))}:
             await self._ops.delete_thread(side, name, force=force)
         return len(names)
 

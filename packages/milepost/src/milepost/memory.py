@@ -149,7 +149,10 @@ class MemoryStore(MemoryCalls):
     async def page(self, query: Query, after: tuple[str, ...] | None, limit: int, *, items: bool = True) -> Loaded:
         def step() -> Loaded:
             threads = self._data.threads
-            names = list(threads) if query.thread is None else [query.thread] if query.thread in threads else []
+            if query.thread is None:
+                names = [name for name in threads if name.startswith(query.prefix)]
+            else:
+                names = [query.thread] if query.thread in threads else []
             found = [
                 (row.key, name, row.ns, row.id, row)
                 for name in names
@@ -203,10 +206,11 @@ class MemoryStore(MemoryCalls):
 
         return await self._step(step)
 
-    async def threads(self, after: tuple[str, ...] | None, limit: int) -> ThreadPage:
+    async def threads(self, after: tuple[str, ...] | None, limit: int, prefix: str = "") -> ThreadPage:
         def step() -> ThreadPage:
             threads = self._data.threads
-            names = sorted(name for name in threads if threads[name].rows and (after is None or name > after[0]))
+            asked = (name for name in threads if name.startswith(prefix) and (after is None or name > after[0]))
+            names = sorted(name for name in asked if threads[name].rows or threads[name].writes)
             now, leases = self._data.clock(), self._data.leases
             rows = tuple(_thread_row(name, threads[name], leases.get(name, NOBODY), now) for name in names[:limit])
             return ThreadPage(rows, (names[limit - 1],) if len(names) > limit else None)

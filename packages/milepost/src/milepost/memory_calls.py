@@ -76,7 +76,8 @@ class MemoryCalls(ABC):
         data = self._ledger
 
         def step() -> CallPage:
-            names = data.calls if query.thread is None else [query.thread]
+            asked = data.calls if query.thread is None else [query.thread]
+            names = asked if query.thread is not None else [name for name in asked if name.startswith(query.prefix)]
             found = [row for name in names if name in data.calls for row in select(data.calls[name], query)]
             found.sort(key=call_order)
             if after is not None:

@@ -25,6 +25,7 @@ from langgraph.checkpoint.base import (
 )
 
 from milepost import maintenance
+from milepost.callstore import CALL_PAGE, CallQuery, CallStore
 from milepost.codec import Codec, Header, Memory, Vault
 from milepost.codec.codec import Draft, DraftWrite, of_checkpoint
 from milepost.codec.layout import Layout, spans_of
@@ -583,6 +584,19 @@ class Operations:
     async def threads(self, side: Side, after: tuple[str, ...] | None) -> ThreadPage:
         with self.watch("threads"):
             return await (await self.open(side)).threads(after, PAGE)
+
+    async def called(self, side: Side) -> set[str]:
+        """The threads of which the ledger has records; "" for those of global keys."""
+        names: set[str] = set()
+        if "ledger" not in self.shared.backend.capabilities:
+            return names
+        store = cast("CallStore", await self.open(side))
+        after: tuple[str, ...] | None = None
+        while True:
+            page = await store.calls(CallQuery(), after, CALL_PAGE)
+            names |= {row.thread for row in page.rows}
+            if (after := page.cursor) is None:
+                return names
 
     async def stats(self, side: Side, thread: str | None) -> Stats:
         name = None if thread is None else check_thread(thread)

@@ -147,6 +147,9 @@ class Query:
     which is, as text, none of these. It need not."""
     match: Callable[[bytes], bool] | None = None
     """The exact rule, on the header. A store that evaluates it in this process may leave out rows it refuses."""
+    prefix: str = ""
+    """With ``thread=None``: only threads whose id begins with this. Where the store has its threads in an order, it does
+    not look at others."""
 
 
 Status = Literal["running", "waiting", "abandoned", "idle"]
@@ -157,7 +160,8 @@ class ThreadRow(NamedTuple):
 
     thread: str
     head: str
-    """Id of the latest checkpoint of the root namespace, or of the greatest namespace's where there is no root."""
+    """Id of the latest checkpoint of the root namespace, or of the greatest namespace's where there is no root; "" where
+    there are only pending writes."""
     namespaces: int
     checkpoints: int
     writes: int
@@ -339,8 +343,9 @@ class Store(Protocol):
         """Every stored pack that overlaps one of `spans`."""
         ...
 
-    async def threads(self, after: tuple[str, ...] | None, limit: int) -> ThreadPage:
-        """Threads that have a checkpoint, in an order of the store's own, a page at a time; no channel data is read."""
+    async def threads(self, after: tuple[str, ...] | None, limit: int, prefix: str = "") -> ThreadPage:
+        """Threads that have a checkpoint or pending writes, in an order of the store's own, a page at a time; no channel
+        data is read. With a `prefix`, only those whose id begins with it, as in `Query`."""
         ...
 
     async def chart(self, thread: str) -> Chart | None:
@@ -515,7 +520,7 @@ class Backend(Protocol):
     capabilities: frozenset[str]
     """What tests and tools may expect: "durable" (survives the process), "shared" (other processes see it),
     "damage" (parts can be lost under it), "ledger" (its stores are also `milepost.callstore.CallStore`),
-    "transactions" (it is also `milepost.callstore.Joins`)."""
+    "transactions" (it is also `milepost.callstore.Joins`), "tenants" (it is also `milepost.tenants.Fenced`)."""
 
     def blocking(self) -> Store:
         """The store over the blocking port: its coroutines never suspend, and may be run from any thread."""

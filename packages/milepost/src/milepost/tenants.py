@@ -159,7 +159,8 @@ class TenantStore:
         if query.thread is not None:
             named = replace(query, thread=self._prefix + query.thread)
             return self._loaded(await self._asked(self._store.page(named, after, limit, items=items)))
-        loaded = self._loaded(await self._asked(self._store.page(query, after, limit, items=items)))
+        own = replace(query, prefix=self._prefix + query.prefix)
+        loaded = self._loaded(await self._asked(self._store.page(own, after, limit, items=items)))
         return replace(loaded, damage=())
 
     async def lineage(
@@ -177,8 +178,8 @@ class TenantStore:
     async def fetch(self, thread: str, spans: Sequence[Span]) -> Sequence[Pack]:
         return await self._asked(self._store.fetch(self._prefix + thread, spans))
 
-    async def threads(self, after: tuple[str, ...] | None, limit: int) -> ThreadPage:
-        page = await self._asked(self._store.threads(after, limit))
+    async def threads(self, after: tuple[str, ...] | None, limit: int, prefix: str = "") -> ThreadPage:
+        page = await self._asked(self._store.threads(after, limit, self._prefix + prefix))
         rows = tuple(row._replace(thread=self._bare(row.thread)) for row in page.rows if self._own(row.thread))
         return ThreadPage(rows, page.cursor)
 
@@ -248,7 +249,10 @@ class TenantStore:
         return self._answer(await self._asked(self._calls.settle(self._prefix + thread, change, fence=fence)))
 
     async def calls(self, query: CallQuery, after: tuple[str, ...] | None, limit: int) -> CallPage:
-        named = query if query.thread is None else replace(query, thread=self._prefix + query.thread)
+        if query.thread is None:
+            named = replace(query, prefix=self._prefix + query.prefix)
+        else:
+            named = replace(query, thread=self._prefix + query.thread)
         page = await self._asked(self._calls.calls(named, after, limit))
         return page._replace(rows=tuple(self._record(row) for row in page.rows if self._own(row.thread)))
 

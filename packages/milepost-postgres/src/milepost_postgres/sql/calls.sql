@@ -144,6 +144,20 @@ FROM {thread} t JOIN {call} c ON c.thread = t.key AND c.target IS NULL
 WHERE {calls_asked} AND {calls_after}
 {calls_page}
 
+-- name: calls_within
+-- Those of threads whose id has a prefix.
+SELECT {now}, t.key, t.id, {call_columns}
+FROM {thread} t JOIN {call} c ON c.thread = t.key AND c.target IS NULL
+WHERE {within} AND {calls_asked} AND {calls_after}
+{calls_page}
+
+-- name: calls_of_tenant
+-- Those of a tenant.
+SELECT {now}, t.key, t.id, {call_columns}
+FROM {thread} t JOIN {call} c ON c.thread = t.key AND c.target IS NULL
+WHERE {within_tenant} AND {calls_asked} AND {calls_after}
+{calls_page}
+
 -- name: calls_unsettled
 -- Those of all threads that are unsettled.
 SELECT {now}, t.key, t.id, {call_columns}

@@ -399,14 +399,50 @@ NOT EXISTS (
 (left({key}, 200), {key}, t.id, c.ns)
     < (left(%(after_key)s::text, 200), %(after_key)s::text, %(after_thread)s::text, %(after_ns)s::text)
 
--- part: page
--- Checkpoints that meet {conditions}, newest first.
-WITH listed AS MATERIALIZED (
-    SELECT c.thread, c.place, t.id AS thread_id, t.generation, c.ns, {key} AS key
-    FROM {checkpoint} c JOIN {thread} t ON t.key = c.thread
-    WHERE {conditions}
-    ORDER BY {newest}, t.id DESC, c.ns DESC
+-- part: within
+starts_with(t.id, %(prefix)s::text)
+
+-- part: within_tenant
+-- The same for a prefix that has the name of a tenant: found in an index.
+left(t.id, 1) = chr(29) AND left(split_part(t.id, chr(29), 2), 256) = split_part(%(prefix)s::text, chr(29), 2)
+    AND starts_with(t.id, %(prefix)s::text)
+
+-- part: listed_of_all
+SELECT c.thread, c.place, t.id AS thread_id, t.generation, c.ns, {key} AS key
+FROM {checkpoint} c JOIN {thread} t ON t.key = c.thread
+WHERE {conditions}
+ORDER BY {newest}, t.id DESC, c.ns DESC
+LIMIT %(limit)s::int8
+
+-- part: listed_within
+-- The same of the threads whose id has a prefix: looked at one by one, whatever the planner knows of the others.
+{listed_by_thread}
+WHERE {within}
+{listed_newest}
+
+-- part: listed_of_tenant
+{listed_by_thread}
+WHERE {within_tenant}
+{listed_newest}
+
+-- part: listed_by_thread
+SELECT t.key AS thread, c.place, t.id AS thread_id, t.generation, c.ns, c.key
+FROM {thread} t CROSS JOIN LATERAL (
+    SELECT c.place, c.ns, {key} AS key
+    FROM {checkpoint} c
+    WHERE c.thread = t.key AND {conditions}
+    ORDER BY {newest}, c.ns DESC
     LIMIT %(limit)s::int8
+) AS c
+
+-- part: listed_newest
+ORDER BY left(c.key, 200) DESC, c.key DESC, t.id DESC, c.ns DESC
+LIMIT %(limit)s::int8
+
+-- part: page
+-- Checkpoints that meet some conditions, newest first.
+WITH listed AS MATERIALIZED (
+    {listed}
 ), numbered AS MATERIALIZED (
     SELECT *, row_number() OVER (ORDER BY left(key, 200) DESC, key DESC, thread_id DESC, ns DESC) AS ref FROM listed
 ), chosen AS MATERIALIZED (
@@ -421,8 +457,8 @@ UNION ALL
 SELECT 0, key, generation, NULL, NULL, NULL, id, NULL, NULL, NULL, NULL, NULL, NULL
 FROM {thread} WHERE key IN (SELECT thread FROM listed)
 
--- name: threads
--- Threads by key: what is told of each without reading a value.
+-- part: told_of_threads
+-- What is told of a thread without reading a value.
 SELECT
     t.key, t.id, head.id, n.namespaces, n.checkpoints, w.writes,
     (n.bytes + w.bytes + p.bytes)::int8, coalesce(t.created_at, least(n.since, w.since)),
@@ -434,14 +470,14 @@ SELECT
                 AND coalesce(later.sort_key, later.id) > {key}
         )
     ), t.owner, t.fence, t.since, t.expires, t.tries::int8, t.error, t.owner <> '' AND {now} < t.expires
-FROM (
-    SELECT key, id, created_at, owner, fence, since, expires, tries, error FROM {thread} t
-    WHERE key > %(after)s::int8 AND (
-        EXISTS (SELECT FROM {checkpoint} WHERE thread = t.key) OR EXISTS (SELECT FROM {write} WHERE thread = t.key)
-    )
-    ORDER BY key
-    LIMIT %(limit)s::int8
-) AS t
+
+-- part: next_threads
+SELECT key, id, created_at, owner, fence, since, expires, tries, error FROM {thread} t
+WHERE key > %(after)s::int8 AND (
+    EXISTS (SELECT FROM {checkpoint} WHERE thread = t.key) OR EXISTS (SELECT FROM {write} WHERE thread = t.key)
+)
+
+-- part: facts_of_threads
 CROSS JOIN LATERAL (
     SELECT count(*) AS checkpoints, count(DISTINCT ns) AS namespaces, min(at) AS since, max(put_at) AS until,
         coalesce(sum(octet_length(header)), 0) AS bytes
@@ -458,6 +494,24 @@ LEFT JOIN LATERAL (
     SELECT c.id FROM {checkpoint} c WHERE c.thread = t.key ORDER BY c.ns = '' DESC, c.ns DESC, {key} DESC LIMIT 1
 ) AS head ON true
 ORDER BY t.key
+
+-- name: threads
+-- Threads by key.
+{told_of_threads}
+FROM ({next_threads} ORDER BY key LIMIT %(limit)s::int8) AS t
+{facts_of_threads}
+
+-- name: threads_within
+-- Those whose id has a prefix.
+{told_of_threads}
+FROM ({next_threads} AND {within} ORDER BY key LIMIT %(limit)s::int8) AS t
+{facts_of_threads}
+
+-- name: threads_of_tenant
+-- Those of a tenant.
+{told_of_threads}
+FROM ({next_threads} AND {within_tenant} ORDER BY key LIMIT %(limit)s::int8) AS t
+{facts_of_threads}
 
 -- name: stats
 -- Counts and bytes of one thread.

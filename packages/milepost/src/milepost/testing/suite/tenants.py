@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final, cast
 
 import pytest
 
+from milepost.callstore import CallChange, CallQuery, CallStore
 from milepost.errors import Busy, InvalidConfig, MilepostError, ThreadDeleted
+from milepost.store import Query
 from milepost.tenants import MARK
 from milepost.testing.chain import Chain, at, checkpoint
 from milepost.testing.lab import Lab
 from milepost.testing.suite.basis import Behaviours
 from milepost.testing.suite.identity import HOSTILE
+from milepost.testing.suite.leases import store_of
+
+CALL: Final = CallChange("key", None, 0, 0, "succeeded", "stamp", b"entry", call=b"call", outcome=b"outcome")
 
 
 class Tenants(Behaviours):
@@ -89,6 +94,43 @@ class Tenants(Behaviours):
         assert MARK not in str(caught.value)
         with pytest.raises(InvalidConfig):
             await lab.saver.erase_tenant()
+
+    async def test_erasing_what_is_no_whole_thread(self, lab: Lab) -> None:
+        one, two = lab.open(tenant="one"), lab.open(tenant="two")
+        for saver in (one, two):
+            await saver.put_writes(at("begun", "", "0001"), [("x", 1)])
+            if "ledger" in lab.subject.capabilities:
+                for thread in ("called", ""):
+                    await cast("CallStore", await store_of(saver)).claim(thread, CALL)
+        assert [(row.thread, row.head, row.writes) for row in await one.threads()] == [("begun", "", 1)]
+        assert await one.erase_tenant() == 1
+        assert (await one.threads(), (await one.stats())[:4]) == ((), (0, 0, 0, 0))
+        assert [row.thread for row in await two.threads()] == ["begun"]
+        with pytest.raises(ThreadDeleted):
+            await one.put(at("begun", "", "0001"), checkpoint("0002", {"x": 1}))
+        if "ledger" in lab.subject.capabilities:
+            ledgers = [cast("CallStore", await store_of(saver)) for saver in (one, two)]
+            pages = [await ledger.calls(CallQuery(), None, 9) for ledger in ledgers]
+            assert [sorted(row.thread for row in page.rows) for page in pages] == [[], ["", "called"]]
+
+    async def test_listings_do_not_look_at_other_tenants(self, lab: Lab) -> None:
+        """A page is found among the tenant's threads: not one page after another of which nothing is left."""
+        others, one = lab.open(tenant="a"), lab.open(tenant="b")
+        for number in range(5):
+            await Chain(others, f"t{number}").put({"x": number})
+        await Chain(one, "t").put({"x": 1})
+        await Chain(lab.open(tenant="c"), "t").put({"x": 1})
+        store = await store_of(one)
+        page = await store.threads(None, 2)
+        assert ([row.thread for row in page.rows], page.cursor) == (["t"], None)
+        found = await store.page(Query(), None, 2)
+        assert [each.thread for each in found.snapshots] == ["t"]
+        inner = await store_of(lab.saver)
+        for prefix, count in ((f"{MARK}a{MARK}", 5), (f"{MARK}a{MARK}t4", 1), (f"{MARK}b", 1), ("t", 0), (MARK, 7)):
+            rows = (await inner.threads(None, 9, prefix)).rows
+            names = {row.thread for row in rows}
+            assert (len(rows), all(name.startswith(prefix) for name in names)) == (count, True)
+            assert {each.thread for each in (await inner.page(Query(prefix=prefix), None, 9)).snapshots} == names
 
     async def test_leases_are_of_a_tenants_thread(self, lab: Lab) -> None:
         one, two = lab.open(tenant="one"), lab.open(tenant="two")
