@@ -10,7 +10,7 @@ import psycopg
 
 from milepost_postgres.combine import Alone, Answers, AsyncCombiner, Combiner
 from milepost_postgres.pool import AsyncSource, Source
-from milepost_postgres.request import Request
+from milepost_postgres.request import Request, Step
 from milepost_postgres.schema import Schema
 from milepost_postgres.trouble import closed, translate, trouble
 from milepost_postgres.wire import text
@@ -45,9 +45,11 @@ class _Batch:
 class Engine:
     """What the blocking stores of a backend share: it carries out requests in the calling thread."""
 
-    def __init__(self, source: Source, schema: Schema) -> None:
+    def __init__(self, source: Source, schema: Schema, first: Sequence[Step] = ()) -> None:
         self._source = source
         self._schema = schema
+        self._first = first
+        """What comes first in every transaction."""
         self._combiner = Combiner(self._send)
 
     def call(self, request: Request) -> Answers:
@@ -63,7 +65,7 @@ class Engine:
             return [self._alone(requests[0])]
         batch = _Batch(requests, self._schema)
         try:
-            return batch.deal(self._source.run(batch.steps))
+            return batch.deal(self._run(batch.steps))
         except psycopg.Error as exc:
             raise Alone from exc
 
@@ -71,12 +73,17 @@ class Engine:
         attempt = 0
         while True:
             try:
-                return self._source.run(request.steps, fresh=attempt > 0)
+                return self._run(request.steps, fresh=attempt > 0)
             except psycopg.Error as exc:
                 attempt += 1
                 if _final(exc, attempt, shares=self._source.shares):
                     raise translate(exc, request.op) from exc
             time.sleep(_PAUSE * (attempt - 1))
+
+    def _run(self, steps: Sequence[Step], *, fresh: bool = False) -> Answers:
+        if not self._first:
+            return self._source.run(steps, fresh=fresh)
+        return self._source.run((*self._first, *steps), fresh=fresh)[len(self._first) :]
 
     def close(self) -> None:
         self._source.close()
@@ -85,9 +92,10 @@ class Engine:
 class AsyncEngine:
     """What the async stores of one event loop share."""
 
-    def __init__(self, source: AsyncSource, schema: Schema) -> None:
+    def __init__(self, source: AsyncSource, schema: Schema, first: Sequence[Step] = ()) -> None:
         self._source = source
         self._schema = schema
+        self._first = first
         self._combiner = AsyncCombiner(self._send)
 
     async def call(self, request: Request) -> Answers:
@@ -103,7 +111,7 @@ class AsyncEngine:
             return [await self._alone(requests[0])]
         batch = _Batch(requests, self._schema)
         try:
-            return batch.deal(await self._source.run(batch.steps))
+            return batch.deal(await self._run(batch.steps))
         except psycopg.Error as exc:
             raise Alone from exc
 
@@ -111,12 +119,17 @@ class AsyncEngine:
         attempt = 0
         while True:
             try:
-                return await self._source.run(request.steps, fresh=attempt > 0)
+                return await self._run(request.steps, fresh=attempt > 0)
             except psycopg.Error as exc:
                 attempt += 1
                 if _final(exc, attempt, shares=self._source.shares):
                     raise translate(exc, request.op) from exc
             await asyncio.sleep(_PAUSE * (attempt - 1))
+
+    async def _run(self, steps: Sequence[Step], *, fresh: bool = False) -> Answers:
+        if not self._first:
+            return await self._source.run(steps, fresh=fresh)
+        return (await self._source.run((*self._first, *steps), fresh=fresh))[len(self._first) :]
 
     def close(self) -> None:
         self._source.close()

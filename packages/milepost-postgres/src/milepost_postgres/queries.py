@@ -12,18 +12,22 @@ from psycopg import sql
 
 from milepost_postgres.request import Query
 
-TABLES = ("thread", "checkpoint", "write", "pack", "call", "step")
+TABLES = ("thread", "checkpoint", "write", "pack", "call", "step", "tenant_role")
 _INDEXES = (
     "thread_deleted",
     "thread_tenant",
     "checkpoint_latest",
     "checkpoint_order",
+    "checkpoint_start",
     "write_waiting",
     "call_order",
     "call_match",
     "call_alias",
     "call_unsettled",
 )
+
+_SECURED = {"ns_start": "c.ns_start", "key_start": "c.key_start"}
+"""Parts that are other ones for tables with policies."""
 
 _SECTION = re.compile(r"^-- (name|part): (\w+)\n", re.MULTILINE)
 _PARAMETER = re.compile(r"%\((\w+)\)s")
@@ -82,12 +86,13 @@ def _numbered(text: str) -> Query:
 
 
 class Queries:
-    """Every statement for tables at `names`, ready for its parameters: ``queries["put"].step(…)``."""
+    """Every statement for tables at `names`, ready for its parameters: ``queries["put"].step(…)``. With `rls`, for
+    tables that have policies."""
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: Names, *, rls: bool = False) -> None:
         parts, named = _sections()
         self.names = names
-        self._places = {**parts, **names.places()}
+        self._places = {**parts, **names.places(), **(_SECURED if rls else {})}
         self._named = {name: _numbered(fill(text, self._places)) for name, text in named.items()}
         self._pages: dict[tuple[str, tuple[str, ...]], Query] = {}
 

@@ -23,7 +23,9 @@ from milepost_postgres.borrowed import AsyncOwned, Owned, borrow, borrow_async
 from milepost_postgres.driver import AsyncEngine, AsyncPort, BlockingPort, Engine
 from milepost_postgres.pool import AsyncPool, AsyncSource, Pool, Settings, Source
 from milepost_postgres.queries import Names, Queries
+from milepost_postgres.request import Step
 from milepost_postgres.schema import Schema
+from milepost_postgres.security import naming
 from milepost_postgres.store import PostgresStore
 from milepost_postgres.trouble import closed
 
@@ -45,7 +47,7 @@ class PostgresBackend:
     owns by `PostgresSaver.from_pool`."""
 
     name = "postgres"
-    capabilities = frozenset({"durable", "shared", "ledger", "transactions"})
+    capabilities: frozenset[str] = frozenset({"durable", "shared", "ledger", "transactions"})
 
     def __init__(
         self,
@@ -54,8 +56,11 @@ class PostgresBackend:
         async_source: Callable[[], AsyncSource],
         *,
         guest: bool = False,
+        tenant: str | None = None,
     ) -> None:
         self.schema = schema
+        self.capabilities = self.capabilities | ({"tenants"} if schema.rls else set())
+        self._tenant = tenant
         self._source = source
         self._async_source = async_source
         self._guest = guest
@@ -76,15 +81,26 @@ class PostgresBackend:
 
     def blocking(self) -> Store:
         port = self.blocking_port()
-        return PostgresStore(self.schema, port, port.close, guest=self._guest)
+        return self._store(port, port.close, guest=self._guest)
 
     def asynchronous(self) -> Store:
         port = self.async_port()
-        return PostgresStore(self.schema, port, port.close, guest=self._guest)
+        return self._store(port, port.close, guest=self._guest)
 
     def over(self, port: Port) -> Store:
         """The same store behind another port, which gets the requests: for fault injection."""
-        return PostgresStore(self.schema, port, self.close, guest=self._guest)
+        return self._store(port, self.close, guest=self._guest)
+
+    def _store(self, port: Port, close: Callable[[], None], *, guest: bool) -> PostgresStore:
+        return PostgresStore(self.schema, port, close, guest=guest, tenant=self._tenant)
+
+    def within(self, tenant: str) -> PostgresBackend:
+        """See `milepost.tenants.Fenced`: every transaction names the tenant, for the policies of the tables."""
+        return PostgresBackend(self.schema, self._source, self._async_source, guest=self._guest, tenant=tenant)
+
+    @property
+    def _first(self) -> tuple[Step, ...]:
+        return () if self._tenant is None else (naming(self.schema.queries, self._tenant),)
 
     def joining(self, connection: object) -> PostgresStore:
         """The store within the transaction of a connection of the application's: see `milepost.callstore.Joins`."""
@@ -101,10 +117,10 @@ class PostgresBackend:
             )
         port: BlockingPort | AsyncPort
         if isinstance(connection, psycopg.Connection):
-            port = BlockingPort(lambda: Engine(borrow(connection), self.schema))
+            port = BlockingPort(lambda: Engine(borrow(connection), self.schema, self._first))
         else:
-            port = AsyncPort(lambda: AsyncEngine(borrow_async(connection), self.schema))
-        return PostgresStore(self.schema, port, port.close, guest=True)
+            port = AsyncPort(lambda: AsyncEngine(borrow_async(connection), self.schema, self._first))
+        return self._store(port, port.close, guest=True)
 
     def joined(self, connection: object) -> bool:
         """Whether that transaction has not ended yet."""
@@ -119,7 +135,7 @@ class PostgresBackend:
                     raise closed()
                 engine = self._engine
                 if engine is None:
-                    engine = self._engine = Engine(self._source(), self.schema)
+                    engine = self._engine = Engine(self._source(), self.schema, self._first)
         return engine
 
     def _running_engine(self) -> AsyncEngine:
@@ -131,7 +147,7 @@ class PostgresBackend:
                     raise closed()
                 for other in [other for other in self._engines if other.is_closed()]:
                     self._engines.pop(other).close()
-                engine = self._engines[loop] = AsyncEngine(self._async_source(), self.schema)
+                engine = self._engines[loop] = AsyncEngine(self._async_source(), self.schema, self._first)
             weakref.finalize(loop, engine.close).atexit = False
         return engine
 
@@ -170,6 +186,7 @@ class PostgresSaver(Saver):
         schema: str = "milepost",
         prefix: str = "",
         migrate: bool = True,
+        rls: bool = False,
         state_schema: StateSchema | Mapping[str, StateSchema] | None = None,
         **options: Any,
     ) -> PostgresSaver:
@@ -178,7 +195,7 @@ class PostgresSaver(Saver):
         Args:
             source: a ``psycopg_pool.ConnectionPool`` or a ``psycopg.Connection``, for the blocking methods.
             async_source: an ``AsyncConnectionPool`` or an ``AsyncConnection``, for the async ones.
-            schema, prefix, migrate: as for `open_backend`.
+            schema, prefix, migrate, rls: as for `open_backend`.
             state_schema: the `milepost.Schema` of the graph's state, or a dict from namespaces to such.
             options: the others of `Saver`.
 
@@ -193,7 +210,7 @@ class PostgresSaver(Saver):
             raise InvalidConfig("from_pool needs a pool or a connection", what="source", value="None")
         guest = not (hasattr(source, "connection") or hasattr(async_source, "connection"))
         made = PostgresBackend(
-            _schema(schema, prefix, migrate=migrate),
+            _schema(schema, prefix, migrate=migrate, rls=rls),
             lambda: borrow(source),
             lambda: borrow_async(async_source),
             guest=guest,
@@ -210,6 +227,7 @@ def open_backend(
     pool_timeout: float = 30.0,
     prepare: Literal["auto", "always", "never"] = "auto",
     migrate: bool = True,
+    rls: bool = False,
     **parameters: Any,
 ) -> PostgresBackend:
     """Open the store in the database that `conninfo` names (a URL or ``key=value …``, as libpq takes them).
@@ -220,6 +238,8 @@ def open_backend(
     - `pool_timeout`: seconds to wait for a connection when all of them are at work.
     - `prepare`: whether statements are prepared. With "auto" they are, unless a pooler shares the server's sessions.
     - `migrate`: whether ``setup`` may create and change tables; if not, it verifies that they are as they should be.
+    - `rls`: whether the server is to keep tenants apart too: ``setup`` then makes policies of row-level security, or
+      verifies that they are there, and every transaction of a saver with a tenant says which one it is.
     - `parameters`: further parameters of libpq, such as ``sslmode``.
 
     Raises `InvalidConfig` for an option that is not usable. Whether the server can be reached shows at the first use.
@@ -235,20 +255,21 @@ def open_backend(
         raise InvalidConfig(f"not a usable connection string: {str(exc).strip()}", what="url") from exc
     settings = Settings(merged, pool, prepare, pool_timeout)
     return PostgresBackend(
-        _schema(schema, prefix, migrate=migrate), lambda: Pool(settings), lambda: AsyncPool(settings)
+        _schema(schema, prefix, migrate=migrate, rls=rls), lambda: Pool(settings), lambda: AsyncPool(settings)
     )
 
 
-def print_sql(schema: str = "milepost", prefix: str = "") -> str:
-    """The SQL that makes the tables, or brings them up to this release, for somebody else to run. Safe to repeat."""
-    return _schema(schema, prefix, migrate=True).script()
+def print_sql(schema: str = "milepost", prefix: str = "", *, rls: bool = False) -> str:
+    """The SQL that makes the tables, or brings them up to this release, for somebody else to run; with `rls`, the policies
+    too. Safe to repeat."""
+    return _schema(schema, prefix, migrate=True, rls=rls).script()
 
 
-def _schema(schema: str, prefix: str, *, migrate: bool) -> Schema:
+def _schema(schema: str, prefix: str, *, migrate: bool, rls: bool) -> Schema:
     for what, name, longest in (("schema", schema, 63), ("prefix", prefix, 40)):
         if (what == "schema" or name) and (not _IDENTIFIER.fullmatch(name) or len(name.encode()) > longest):
             raise _unusable(what, name, f"a name of at most {longest} bytes, without $ % {{ }}")
-    return Schema(Queries(Names(schema, prefix)), migrate=migrate)
+    return Schema(Queries(Names(schema, prefix), rls=rls), migrate=migrate, rls=rls)
 
 
 def _open(url: str, options: Mapping[str, Any]) -> PostgresBackend:
@@ -271,6 +292,7 @@ SCHEME: Final = Scheme(
         "pool_timeout": Option(float, "seconds to wait for a connection when all are busy", at_least=0),
         "prepare": Option(str, "whether statements are prepared", choices=("auto", "always", "never")),
         "migrate": Option(bool, "whether setup may create and change tables"),
+        "rls": Option(bool, "whether the server is to keep tenants apart, by row-level security"),
     },
 )
 

@@ -2,7 +2,7 @@
 
 A change of the tables comes as a step "pre", after which the previous release still works, and if need be a step
 "post", after which it does not. A release carries out what it finds missing, but leaves the newest "post" to the release
-after it: by then nobody runs the one before any more.
+after it: by then nobody runs the one before any more. A step "rls" is for stores that are asked to have row-level security.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from milepost_postgres.wire import text
 
 OLDEST: Final = 140000
 """Server versions from 14 on."""
-_FILE: Final = re.compile(r"(\d{4})_(pre|post)_(\w+)\.sql")
+_FILE: Final = re.compile(r"(\d{4})_(pre|post|rls)_(\w+)\.sql")
 
 
 class Migration(NamedTuple):
@@ -39,29 +39,34 @@ class Migration(NamedTuple):
 
 
 @cache
-def migrations() -> tuple[Migration, ...]:
-    """All steps of this release, in the order in which they are carried out."""
+def migrations(*, rls: bool = False) -> tuple[Migration, ...]:
+    """All steps of this release, in the order in which they are carried out; with `rls`, those for row-level security
+    too."""
     found: list[Migration] = []
     for file in files("milepost_postgres").joinpath("sql", "migrations").iterdir():
         matched = _FILE.fullmatch(file.name)
-        if matched:
+        if matched and (rls or matched[2] != "rls"):
             found.append(Migration(int(matched[1]), matched[2], matched[3], read(f"migrations/{file.name}")))
-    # Of one change, "pre" comes before "post", and that before the next change.
-    return tuple(sorted(found, key=lambda step: (step.number, step.phase == "post")))
+    # Of one change, "pre" comes before what else there is, and that before the next change.
+    return tuple(sorted(found, key=lambda step: (step.number, step.phase != "pre")))
 
 
 def _due(steps: Sequence[Migration]) -> list[Migration]:
     newest = max(step.number for step in steps)
-    return [step for step in steps if step.phase == "pre" or step.number < newest]
+    return [step for step in steps if step.phase != "post" or step.number < newest]
 
 
 class Schema:
     """The tables that `queries` are for."""
 
-    def __init__(self, queries: Queries, *, migrate: bool = True, steps: Sequence[Migration] | None = None) -> None:
+    def __init__(
+        self, queries: Queries, *, migrate: bool = True, rls: bool = False, steps: Sequence[Migration] | None = None
+    ) -> None:
         self.queries = queries
+        self.rls = rls
+        """Whether the server is to keep tenants apart, by row-level security."""
         self._migrate = migrate
-        self._steps = tuple(migrations() if steps is None else steps)
+        self._steps = tuple(migrations(rls=rls) if steps is None else steps)
 
     @property
     def probe(self) -> Step:
@@ -111,7 +116,7 @@ class Schema:
         if not self._migrate:
             raise Unavailable(
                 f"the tables in {self._where} lack {', '.join(step.label for step in due)}, and migrate=false: have "
-                "somebody who may run what milepost_postgres.print_sql() prints",
+                f"somebody who may run what milepost_postgres.print_sql({'rls=True' if self.rls else ''}) prints",
                 backend="postgres",
                 op="set up",
             )

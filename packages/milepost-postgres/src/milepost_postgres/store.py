@@ -32,7 +32,7 @@ from milepost.store import (
     bare,
 )
 
-from milepost_postgres import calls, leases, wire
+from milepost_postgres import calls, leases, security, wire
 from milepost_postgres.request import Parameters, Request, Step
 from milepost_postgres.schema import Schema
 from milepost_postgres.wire import CHECKPOINT, PACK, THREAD, WRITE, Row
@@ -48,20 +48,33 @@ class PostgresStore:
     tells is ever good again, so that nobody refers to items whose storing was undone.
     """
 
-    def __init__(self, schema: Schema, port: Port, close: Callable[[], None], *, guest: bool = False) -> None:
+    def __init__(
+        self,
+        schema: Schema,
+        port: Port,
+        close: Callable[[], None],
+        *,
+        guest: bool = False,
+        tenant: str | None = None,
+    ) -> None:
         self._schema = schema
         self._queries = schema.queries
         self._port = port
         self._close = close
         self._guest = guest
+        self._tenant = tenant
 
     async def setup(self) -> None:
         schema = self._schema
         ((there, *settings),) = await self._answer("set up", schema.probe)
         schema.check(*settings)
-        script = schema.missing(await self._answer("set up", schema.applied) if there else ())
+        applied = await self._answer("set up", schema.applied) if there else ()
+        script = schema.missing(applied)
         if script is not None:
             await self._answer("set up", script)
+        if schema.rls or security.secured(applied):
+            (found,) = await self._answer("set up", security.looking(schema.queries))
+            security.check(schema.queries.names, found, self._tenant, asked=schema.rls)
 
     async def put(
         self,
@@ -313,7 +326,7 @@ class PostgresStore:
 
     async def load(self, thread: str, batch: Batch) -> None:
         parameters = {**_batch_parameters(thread, batch), "thread_id": wire.text(thread), "fresh": _fresh()}
-        steps = [self._queries["load"].step(parameters)]
+        steps = [self._queries[name].step(parameters) for name in (*self._first(make=True), "load")]
         if batch.calls:
             steps.append(self._queries["load_calls"].step(calls.loading(thread, batch.calls)))
         await self._answers(Request("load a thread", tuple(steps)))
@@ -402,11 +415,18 @@ class PostgresStore:
         self, op: str, thread: str, names: tuple[str, str], parameters: Parameters, *wanted: int
     ) -> tuple[Any, ...]:
         """The row that the first statement answers, or, if it could not do all that was wanted, that of the second."""
-        first, second = (Request(op, (self._queries[name].step(parameters),), group=thread) for name in names)
-        (rows,) = await self._answers(first)
+        first, second = names
+        rows = (await self._answers(Request(op, (self._queries[first].step(parameters),), group=thread)))[-1]
         if not rows or not rows[0][0] or rows[0][4:] != wanted:
-            (rows,) = await self._answers(second)
+            whole = (*self._first(make=parameters["generation"] is None), second)
+            steps = tuple(self._queries[name].step(parameters) for name in whole)
+            rows = (await self._answers(Request(op, steps, group=thread)))[-1]
         return rows[0]
+
+    def _first(self, *, make: bool) -> tuple[str, ...]:
+        """What comes before a statement that makes a thread together with rows of it: a policy lets rows in only if their
+        thread was there before the statement."""
+        return ("make" if make else "hold",) if self._schema.rls else ()
 
     async def _read(self, op: str, name: str, parameters: Parameters) -> list[Row]:
         return await self._rows(op, self._queries[name].step(parameters))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Collection, Sequence
 from dataclasses import replace
-from typing import Final, TypeVar, cast
+from typing import Final, Protocol, TypeVar, cast
 
 from milepost.callstore import CallAnswer, CallChange, CallPage, CallQuery, CallRow, CallStore, Joins
 from milepost.errors import InvalidConfig, MilepostError
@@ -53,12 +53,21 @@ def check_tenant(value: object) -> str:
     return text
 
 
+class Fenced(Protocol):
+    """What a backend that declares the capability "tenants" also has."""
+
+    def within(self, tenant: str) -> Backend:
+        """The same store, asked in the tenant's name: its server, too, keeps what is asked to the tenant's threads."""
+        ...
+
+
 class TenantBackend:
     """`backend`, as one tenant sees it. `milepost.store.Backend`."""
 
     def __init__(self, backend: Backend, tenant: str) -> None:
-        self.backend = backend
         self.tenant = check_tenant(tenant)
+        fences = "tenants" in backend.capabilities
+        self.backend = cast("Fenced", backend).within(tenant) if fences else backend
         self.name = backend.name
         self.capabilities = backend.capabilities
 

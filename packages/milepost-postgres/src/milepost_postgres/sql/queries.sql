@@ -7,8 +7,14 @@
 -- part: key
 coalesce(c.sort_key, c.id)
 
+-- part: key_start
+left(coalesce(c.sort_key, c.id), 200)
+
+-- part: ns_start
+left(c.ns, 200)
+
 -- part: newest
-left(coalesce(c.sort_key, c.id), 200) DESC, coalesce(c.sort_key, c.id) DESC
+{key_start} DESC, {key} DESC
 
 -- part: now
 extract(epoch FROM clock_timestamp())::float8
@@ -312,10 +318,10 @@ SELECT c.thread, c.place FROM {checkpoint} c WHERE c.thread = (SELECT key FROM t
 -- part: by_newest
 -- The beginning of the greatest key is found in the index; nearly always it is the whole key.
 SELECT c.thread, c.place FROM {checkpoint} c
-WHERE c.thread = (SELECT key FROM t) AND {in_space} AND left({key}, 200) = (
-    SELECT left({key}, 200) FROM {checkpoint} c
+WHERE c.thread = (SELECT key FROM t) AND {in_space} AND {key_start} = (
+    SELECT {key_start} FROM {checkpoint} c
     WHERE c.thread = (SELECT key FROM t) AND {in_space}
-    ORDER BY left({key}, 200) DESC
+    ORDER BY {key_start} DESC
     LIMIT 1
 )
 ORDER BY {key} DESC
@@ -375,7 +381,7 @@ WITH {thread_row}, sources AS (
 c.thread = (SELECT key FROM {thread} WHERE hash = %(thread)s::bytea)
 
 -- part: in_space
-left(c.ns, 200) = left(%(ns)s::text, 200) AND c.ns = %(ns)s::text
+{ns_start} = left(%(ns)s::text, 200) AND c.ns = %(ns)s::text
 
 -- part: of_id
 c.id = %(id)s::text
@@ -396,7 +402,7 @@ NOT EXISTS (
 )
 
 -- part: after
-(left({key}, 200), {key}, t.id, c.ns)
+({key_start}, {key}, t.id, c.ns)
     < (left(%(after_key)s::text, 200), %(after_key)s::text, %(after_thread)s::text, %(after_ns)s::text)
 
 -- part: within
@@ -800,6 +806,24 @@ SELECT owner, fence, since, expires, tries::int8, error FROM {thread} WHERE hash
 -- The lease of a thread, if somebody holds it.
 SELECT owner, fence, since, expires, tries::int8, error FROM {thread}
 WHERE hash = %(thread)s::bytea AND owner <> '' AND expires > {now}
+
+-- part: tenant_now
+SELECT coalesce(
+    (SELECT tenant FROM {tenant_role} WHERE role = current_user), nullif(current_setting('milepost.tenant', true), '')
+)
+
+-- name: as_tenant
+-- Name the tenant that row-level security lets through, until the transaction ends.
+SELECT set_config('milepost.tenant', %(tenant)s::text, true)
+
+-- name: security
+-- Which tables have no row-level security, whether it holds for this role, and the tenant that the role is bound to.
+SELECT
+    ARRAY(
+        SELECT relname::text FROM pg_class
+        WHERE oid = ANY (%(tables)s::text[]::regclass[]) AND NOT relrowsecurity ORDER BY relname
+    ),
+    row_security_active(%(thread)s::text), (SELECT tenant FROM {tenant_role} WHERE role = current_user)
 
 -- name: lock_timeout
 -- A group of writes does not wait long for one of them: they go one by one then.

@@ -108,7 +108,7 @@ class FaultyBackend:
         self._backend = backend
         self._store = store
         self.name = backend.name
-        self.capabilities = backend.capabilities
+        self.capabilities = backend.capabilities - {"tenants"}  # the store given is of one tenant already
 
     def blocking(self) -> Store:
         return self._store

@@ -186,9 +186,10 @@ class PgBouncer:
     Args:
         server: the URL of a server that listens on a socket, as `Postgres.url` gives it.
         sessions: how many sessions of the server all clients share.
+        user: whose sessions these are.
     """
 
-    def __init__(self, server: str, sessions: int = 3) -> None:
+    def __init__(self, server: str, sessions: int = 3, user: str = "postgres") -> None:
         program = shutil.which("pgbouncer", path=os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin")))
         if program is None:
             raise MissingServer("no PgBouncer: install your system's package pgbouncer")
@@ -197,7 +198,7 @@ class PgBouncer:
         config = self._folder / "pgbouncer.ini"
         lines = (
             "[databases]",
-            f"* = host={parse_qs(urlsplit(server).query)['host'][0]} user=postgres",
+            f"* = host={parse_qs(urlsplit(server).query)['host'][0]} user={user}",
             "[pgbouncer]",
             f"unix_socket_dir = {self._folder}",
             "listen_addr =",
