@@ -15,8 +15,8 @@ import pytest
 from milepost.errors import InvalidConfig, Unavailable
 from milepost.flavour import run
 from milepost.ledger import Ledger
+from milepost.places import MARK
 from milepost.saver import Saver
-from milepost.tenants import MARK
 from milepost.testing import at, checkpoint
 from milepost.testing.lab import Face, Flavour
 from milepost_postgres import PostgresSaver

@@ -64,6 +64,19 @@ def test_sealed_bytes_need_their_key_and_their_place() -> None:
     assert b"k2" in wrap(b"x", vault=rotated)
 
 
+def test_what_is_sealed_is_bound_to_a_tenant() -> None:
+    one, two, whole = Vault(KEY, tenant="one"), Vault(KEY, tenant="two"), Vault(KEY)
+    about, named = b"header\0t\0\0id", b"header\0\x1done\x1dt\0\0id"
+    sealed = one.seal(b"secret", about)
+    assert one.open(sealed, about) == whole.open(sealed, named) == b"secret"
+    assert one.open(whole.seal(b"secret", named), about) == b"secret"
+    for vault, place in ((two, about), (whole, about), (whole, named.replace(b"one", b"two"))):
+        with pytest.raises(Corrupt):
+            vault.open(sealed, place)
+    # What was sealed before tenants counted.
+    assert two.open(whole.seal(b"old", about), about) == b"old"
+
+
 @pytest.mark.parametrize("keys", [{}, {"k": b"short"}, {"": b"0" * 32}, {"x" * 256: b"0" * 32}])
 def test_unusable_keys_are_refused(keys: dict[str, bytes]) -> None:
     with pytest.raises(InvalidConfig):

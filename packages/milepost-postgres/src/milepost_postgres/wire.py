@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
+from milepost.places import MARK
 from milepost.store import CheckpointRow, Pack, Span, WriteRow
-from milepost.tenants import MARK
 
 _INT8, _TEXT, _BYTEA, _FLOAT8 = 20, 25, 17, 701
 _LENGTH: Final = struct.Struct(">i")

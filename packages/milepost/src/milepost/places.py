@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 from uuid import UUID
 
 from langchain_core.runnables import RunnableConfig
@@ -21,6 +21,9 @@ _CREDENTIAL = re.compile(
 )
 
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+MARK: Final = "\x1d"
+"""Stands before and after the name of a tenant, which has none, in the names that a tenant's threads have in a store."""
 
 COUNTERS = "counters_since_delta_snapshot"
 """The metadata by which LangGraph counts since each delta channel's last snapshot: it names the delta channels."""

@@ -115,7 +115,7 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
         super().__init__(serde=serde or Serializer())
         self._shared = Shared(
             backend if tenant is None else TenantBackend(backend, tenant),
-            None if keys is None else Vault(keys),
+            None if keys is None else Vault(keys, tenant=tenant),
             Memory(memory),
             setup=setup,
             schemas=schemas,

@@ -14,7 +14,7 @@ from typing import Final, Protocol, TypeVar, cast
 from milepost.callstore import CallAnswer, CallChange, CallPage, CallQuery, CallRow, CallStore, Joins
 from milepost.errors import InvalidConfig, MilepostError
 from milepost.fences import Lease
-from milepost.places import check_id
+from milepost.places import MARK, check_id
 from milepost.store import (
     Backend,
     Batch,
@@ -35,8 +35,6 @@ from milepost.store import (
 
 T = TypeVar("T")
 
-MARK: Final = "\x1d"
-"""Stands before and after a tenant's name, which has none."""
 _LONGEST: Final = 256
 _PAGE: Final = 256
 

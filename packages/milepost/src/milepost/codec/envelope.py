@@ -11,6 +11,7 @@ A payload is compressed before it is sealed.
 from __future__ import annotations
 
 import os
+import re
 import struct
 import sys
 import zlib
@@ -18,11 +19,16 @@ from collections.abc import Mapping
 from typing import Any, Protocol, cast
 
 from milepost.errors import Corrupt, FormatTooNew, InvalidConfig, Unavailable
+from milepost.places import MARK
 
 FORMAT = 1
 
 _HEAD = struct.Struct("<BBI")
 _COMPRESSED, _SEALED = 1, 2
+
+
+_OF_TENANT = re.compile(rb"(?<=\0)%(mark)b([^\0%(mark)b]+)%(mark)b" % {b"mark": MARK.encode()})
+"""The beginning of a thread's name in the store, where that is a tenant's."""
 
 
 class _Zstd(Protocol):
@@ -51,9 +57,12 @@ class Vault:
 
     `keys` maps a key id (at most 255 bytes of UTF-8) to 16, 24 or 32 bytes; new bytes are sealed with `active`, the
     first one by default, and any of them opens what it sealed. Rotation is: add a key, make it active, rewrite.
+
+    What is sealed is bound to the tenant too: to `tenant`, or, where the threads of all tenants go by the names that they
+    have in the store, to the one that such a name begins with. What an earlier release sealed was not, and opens still.
     """
 
-    def __init__(self, keys: Mapping[str, bytes], active: str | None = None) -> None:
+    def __init__(self, keys: Mapping[str, bytes], active: str | None = None, *, tenant: str | None = None) -> None:
         try:
             from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415 - an extra
         except ImportError as exc:
@@ -72,13 +81,23 @@ class Vault:
         if self._active not in keys:
             raise InvalidConfig(f"the active key {self._active!r} is not among the keys {sorted(keys)}", what="active")
         self._ciphers: dict[str, Any] = {name: AESGCM(key) for name, key in keys.items()}
+        self._tenant = None if tenant is None else tenant.encode()
 
     def seal(self, payload: bytes, about: bytes) -> bytes:
         """`payload` encrypted and bound to `about` (what it is and where it belongs)."""
         nonce = os.urandom(12)
         name = self._active.encode()
-        sealed: bytes = self._ciphers[self._active].encrypt(nonce, payload, about)
+        sealed: bytes = self._ciphers[self._active].encrypt(nonce, payload, self._bound(about))
         return bytes((len(name),)) + name + nonce + sealed
+
+    def _bound(self, about: bytes) -> bytes:
+        """`about` with the tenant that it belongs to."""
+        if self._tenant is not None:
+            return b"tenant\0" + self._tenant + b"\0" + about
+        named = _OF_TENANT.search(about)
+        if named is None:
+            return about
+        return b"tenant\0" + named[1] + b"\0" + about[: named.start()] + about[named.end() :]
 
     def open(self, sealed: bytes, about: bytes) -> bytes:
         """What `seal` took. Raises `InvalidConfig` for an unknown key, `Corrupt` if it does not verify."""
@@ -90,13 +109,14 @@ class Vault:
             raise InvalidConfig(
                 f"this was sealed with key {name!r}, which is not among the keys {sorted(self._ciphers)}", what="keys"
             )
-        try:
-            payload: bytes = self._ciphers[name].decrypt(sealed[end : end + 12], sealed[end + 12 :], about)
-        except InvalidTag as exc:
-            raise Corrupt(
-                f"bytes sealed with key {name!r} do not verify: they were changed or moved", damage="seal"
-            ) from exc
-        return payload
+        cipher, nonce, text = self._ciphers[name], sealed[end : end + 12], sealed[end + 12 :]
+        for bound in dict.fromkeys((self._bound(about), about)):
+            try:
+                payload: bytes = cipher.decrypt(nonce, text, bound)
+            except InvalidTag:
+                continue
+            return payload
+        raise Corrupt(f"bytes sealed with key {name!r} do not verify: they were changed or moved", damage="seal")
 
 
 def wrap(

@@ -7,9 +7,9 @@ from typing import Any, Final, cast
 import pytest
 
 from milepost.callstore import CallChange, CallQuery, CallStore
-from milepost.errors import Busy, InvalidConfig, MilepostError, ThreadDeleted
+from milepost.errors import Busy, Corrupt, InvalidConfig, MilepostError, ThreadDeleted
+from milepost.places import MARK
 from milepost.store import Query
-from milepost.tenants import MARK
 from milepost.testing.chain import Chain, at, checkpoint
 from milepost.testing.lab import Lab
 from milepost.testing.suite.basis import Behaviours
@@ -131,6 +131,29 @@ class Tenants(Behaviours):
             names = {row.thread for row in rows}
             assert (len(rows), all(name.startswith(prefix) for name in names)) == (count, True)
             assert {each.thread for each in (await inner.page(Query(prefix=prefix), None, 9)).snapshots} == names
+
+    async def test_what_is_sealed_is_the_tenants(self, lab: Lab) -> None:
+        """Bytes that somebody copied from one tenant's thread to another's do not open there; but as a whole store."""
+        pytest.importorskip("cryptography")
+        keys = {"k": b"k" * 32}
+        one, two = (lab.open(tenant=name, keys=keys) for name in ("one", "two"))
+        values = {"x": ["a thing of one's own " * 20]}
+        chain = Chain(one, "t")
+        await chain.put(values)
+        await chain.writes(("x", "written"))
+        source, target = await store_of(one), await store_of(two)
+        after: tuple[str, ...] | None = None
+        while (batch := await source.export("t", after, 100)) is not None:
+            await target.load("t", batch)
+            if (after := batch.cursor) is None:
+                break
+        assert (await one.got(at("t"))).checkpoint["channel_values"] == values
+        with pytest.raises(Corrupt):
+            await two.get(at("t"))
+        found = await lab.open(keys=keys).got(at(f"{MARK}one{MARK}t"))
+        assert (found.checkpoint["channel_values"], found.pending_writes) == (values, [("task", "x", "written")])
+        with pytest.raises(Corrupt):
+            await lab.open(keys=keys).get(at(f"{MARK}two{MARK}t"))
 
     async def test_leases_are_of_a_tenants_thread(self, lab: Lab) -> None:
         one, two = lab.open(tenant="one"), lab.open(tenant="two")
