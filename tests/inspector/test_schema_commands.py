@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import pty
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import milepost
 import pytest
+from milepost.migrating import Migrated
+from milepost.saver import Saver
 from milepost.schema import Schema
 from milepost_inspector.cli import main
 from typing_extensions import TypedDict
@@ -164,12 +169,37 @@ def test_graphs_and_schemas_in_other_forms(module: Write, capsys: pytest.Capture
 
 @pytest.mark.parametrize(
     ("target", "said"),
-    [("nosuch:x", "nosuch"), ("json:x", "'x'"), ("json", "module:name"), ("json:JSONDecoder", "compiled graph")],
+    [
+        ("nosuch:x", "ModuleNotFoundError: No module named 'nosuch'"),
+        ("json:x", "no 'x' in 'json'"),
+        ("json", "module:name"),
+        ("json:JSONDecoder", "compiled graph"),
+        ("broken:x", "'broken' cannot be imported: ZeroDivisionError: division by zero ("),
+        ("garbled:x", "'garbled' cannot be imported: SyntaxError"),
+        ("raising:make", "calling 'raising:make' without arguments raised ValueError: on purpose ("),
+        ("raising:needs", "raised TypeError: needs() missing 1 required"),
+    ],
 )
 def test_what_names_nothing(module: Write, capsys: pytest.CaptureFixture[str], target: str, said: str) -> None:
     module()
+    Path("broken.py").write_text("1 / 0\n", "utf-8")
+    Path("garbled.py").write_text("def (:\n", "utf-8")
+    Path("raising.py").write_text("def make():\n    raise ValueError('on purpose')\ndef needs(one): ...\n", "utf-8")
     assert main(["schema", "check", target, "--baseline", "b.json"]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_record_that_cannot_be_read_or_written(module: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    name = module()
+    Path("binary.json").write_bytes(b"\xff\xfe")
+    for path, said in (
+        (".", "the baseline . cannot be read"),
+        ("binary.json", "cannot be read"),
+        ("no/b.json", "written"),
+    ):
+        arguments = ["schema", "check", f"{name}:schema", "--baseline", path, "--update"]
+        assert main(arguments) == 2
+        assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2, "namespaces": {}}', '{"format": 1, "namespaces": []}'])
@@ -236,3 +266,61 @@ def test_scan_and_migrate(module: Write, capsys: pytest.CaptureFixture[str]) -> 
         kept = saver.get_tuple({"configurable": {"thread_id": "two"}})
         assert kept is not None
         assert kept.checkpoint["channel_values"] == {"a": 1}
+
+
+def test_a_migration_that_is_stopped_goes_on_from_its_cursor(
+    module: Write, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _store()
+    name = module("a: int", version=2, upgrades="[Step(1, 2, drop_channel('b'))]", unstamped="1")
+    arguments = ["migrate", "--url", "file:./store", "--schema", f"{name}:schema", "--json", "--cursor", "far.json"]
+    migrate = Saver.migrate
+    seen: list[str] = []
+
+    def stopped(saver: Saver, *given: Any, **options: Any) -> Iterator[Migrated]:
+        for told in migrate(saver, *given, **options):
+            if len(seen) == 1:
+                raise KeyboardInterrupt
+            seen.append(told.thread)
+            yield told
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Saver, "migrate", stopped)
+        assert main(arguments) == 130
+    told = capsys.readouterr().out.splitlines()
+    assert main([*arguments, "--history"]) == 2
+    assert "another migration" in capsys.readouterr().err
+    # What was refused before it was stopped counts.
+    assert main(arguments) == 1
+    told += capsys.readouterr().out.splitlines()
+    facts = {(one := json.loads(line))["thread"]: one for line in told}
+    assert len(facts) == len(told) == 4
+    assert json.loads(told[0])["thread"] == seen[0]
+    other = facts["other"]
+    assert other["stored"] == [{"schema": "State", "version": 9, "checkpoints": 1}]
+    assert "version 9" in other["refused"][0]
+    assert not Path("far.json").exists()
+    Path("far.json").write_text("{}", "utf-8")
+    for more, said in (([], "--cursor"), (["--thread", "one"], "--thread")):
+        assert main([*arguments, *more]) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_a_bar_on_a_terminal_and_the_report_in_a_file(module: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    _store()
+    name = module("a: int", version=2, upgrades="[Step(1, 2, drop_channel('b'))]")
+    leader, follower = pty.openpty()
+    monkeypatch.setenv("TERM", "xterm")
+    with os.fdopen(leader, "rb", buffering=0) as screen, Path("report.txt").open("w+", encoding="utf-8") as report:
+        with os.fdopen(follower, "w", encoding="utf-8") as terminal, monkeypatch.context() as patch:
+            patch.setattr(sys, "stderr", terminal)
+            patch.setattr(sys, "stdout", report)
+            assert main(["migrate", "--url", "file:./store", "--schema", f"{name}:schema", "--dry-run"]) == 1
+        shown = screen.read(1 << 16).decode()
+        report.seek(0)
+        told = report.read()
+    assert "100%" in shown
+    assert "1 checkpoints" not in shown
+    assert "two: 1 checkpoints to be rewritten, 0 refused; 1 of State 1\n" in told
+    assert "other: 0 checkpoints to be rewritten, 1 refused; 1 of State 9\n" in told
+    assert "%" not in told

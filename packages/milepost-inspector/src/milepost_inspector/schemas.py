@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections import Counter
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +54,8 @@ def add_to(commands: Any) -> None:
     migrate = commands.add_parser(
         "migrate",
         help="rewrite what is stored to the version that the code declares",
-        description="May be stopped at any moment and run again. Exit code 1 if something could not be upgraded: that "
-        "stays as it was.",
+        description="May be stopped at any moment and run again: what is done is not done twice, and with --cursor the "
+        "threads that are done are not looked at. Exit code 1 if something could not be upgraded: that stays as it was.",
     )
     _add_store(migrate, needed=True)
     modes = migrate.add_mutually_exclusive_group()
@@ -63,6 +65,13 @@ def add_to(commands: Any) -> None:
         ("undo", "put back what is kept of rewritten checkpoints"),
     ):
         modes.add_argument(f"--{mode}", dest="mode", action="store_const", const=mode, help=text)
+    migrate.add_argument("--json", action="store_true", help="for programs: a line for each thread")
+    migrate.add_argument(
+        "--cursor",
+        type=Path,
+        metavar="FILE",
+        help="keep there how far it has come, and go on from there; removed when it is through",
+    )
     migrate.set_defaults(run=_migrate, mode="rewrite")
 
 
@@ -84,24 +93,35 @@ def _check(options: argparse.Namespace) -> int:
     if not path.exists():
         if not options.update:
             raise UsageError(f"there is no record at {path}: write the first one with --update")
-        path.write_text(now.dump(), "utf-8")
+        _write(path, now.dump())
         print(f"{path}: recorded {_names(now)}")
         return 0
-    findings = compare(Release.load(path.read_text("utf-8")), now)
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"the baseline {path} cannot be read: {error}") from error
+    findings = compare(Release.load(text), now)
     draft = "\n".join(f"# {found.ns or 'root'}\n{found.draft}" for found in findings if found.draft)
     for found in findings:
         print(found)
     if findings:
         if draft and options.draft:
-            options.draft.write_text(draft, "utf-8")
+            _write(options.draft, draft)
             print(f"\nThe draft of an upgrade is in {options.draft}.")
         elif draft:
             print(f"\nA draft, to be read with care:\n\n{draft}")
         return 1
     if options.update:
-        path.write_text(now.dump(), "utf-8")
+        _write(path, now.dump())
     print(f"{path}: nothing changed that was not declared ({_names(now)})")
     return 0
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error}") from error
 
 
 def _names(release: Release) -> str:
@@ -118,7 +138,7 @@ def _scan(options: argparse.Namespace) -> int:
     with _opened(options) as saver:
         for told in _each(saver, options, "dry-run", quiet=options.json):
             for (name, version), count in told.stored.items():
-                label = "no schema" if name is None else f"{name} {version}"
+                label = _label(name, version)
                 threads[label] += 1
                 checkpoints[label] += count
             outdated += bool(told.changed)
@@ -151,17 +171,86 @@ def _migrate(options: argparse.Namespace) -> int:
         "finalise": "removed for good, as they were before",
         "undo": "put back",
     }[mode]
+    if options.cursor and options.thread:
+        raise UsageError("--cursor is for all threads of a store: leave out --thread")
+    mark = None if options.cursor is None else _Mark.read(options.cursor, mode, history=options.history)
     with _opened(options) as saver:
-        for told in _each(saver, options, mode, quiet=False):
+        for told in _each(saver, options, mode, quiet=False, mark=mark):
             changed += told.changed
             threads += bool(told.changed)
             if told.refused:
                 refused.append(told)
-            if mode == "dry-run" and told.changed:
-                print(f"{told.thread}: {told.changed} checkpoints {done}")
-    print(f"{changed} checkpoints of {threads} threads {done}; {len(refused)} threads refused")
-    _show(refused)
-    return int(bool(refused))
+            if options.json:
+                print(json.dumps(_facts(told), ensure_ascii=False), flush=True)
+            elif mode == "dry-run" and (told.changed or told.refused):
+                print(f"{told.thread}: {told.changed} checkpoints {done}, {len(told.refused)} refused; {_stored(told)}")
+            if mark is not None:
+                mark.move(told)
+    before = 0 if mark is None else mark.refused - len(refused)
+    if mark is not None:
+        mark.remove()
+    if not options.json:
+        earlier = f", and {before} before it was stopped" if before else ""
+        print(f"{changed} checkpoints of {threads} threads {done}; {len(refused)} threads refused{earlier}")
+        _show(refused)
+    return int(bool(refused or before))
+
+
+def _facts(told: Migrated) -> dict[str, Any]:
+    stored = [
+        {"schema": name, "version": version, "checkpoints": count} for (name, version), count in told.stored.items()
+    ]
+    return {"thread": told.thread, "stored": stored, "changed": told.changed, "refused": list(told.refused)}
+
+
+def _stored(told: Migrated) -> str:
+    return ", ".join(f"{count} of {_label(name, version)}" for (name, version), count in told.stored.items())
+
+
+def _label(name: str | None, version: int | None) -> str:
+    return "no schema" if name is None else f"{name} {version}"
+
+
+@dataclass
+class _Mark:
+    """How far a migration has come, in a file."""
+
+    path: Path
+    mode: Mode
+    history: bool
+    cursor: str | None = None
+    threads: int = 0
+    refused: int = 0
+    """Threads that something could not be upgraded of, in this run and those before."""
+
+    @classmethod
+    def read(cls, path: Path, mode: Mode, *, history: bool) -> _Mark:
+        """Raises `UsageError` for the file of another migration."""
+        if not path.exists():
+            return cls(path, mode, history)
+        try:
+            found = json.loads(path.read_text("utf-8"))
+            mark = cls(
+                path, found["mode"], found["history"], found["cursor"], int(found["threads"]), int(found["refused"])
+            )
+        except (ValueError, TypeError, KeyError) as error:
+            raise UsageError(f"{path} is not what a migration keeps with --cursor: {error!r}") from error
+        if (mark.mode, mark.history) != (mode, history):
+            theirs = f"{mark.mode}{' --history' if mark.history else ''}"
+            raise UsageError(f"{path} is of another migration ({theirs}): finish that one, or remove the file")
+        return mark
+
+    def move(self, told: Migrated) -> None:
+        """One thread further. The file is whole at any moment."""
+        self.cursor, self.threads, self.refused = told.cursor, self.threads + 1, self.refused + bool(told.refused)
+        facts = {name: value for name, value in vars(self).items() if name != "path"}
+        new = self.path.with_name(f"{self.path.name}.new")
+        new.write_text(json.dumps(facts), "utf-8")
+        new.replace(self.path)
+
+    def remove(self) -> None:
+        """All threads are done."""
+        self.path.unlink(missing_ok=True)
 
 
 def _show(refused: list[Migrated]) -> None:
@@ -185,16 +274,21 @@ def _opened(options: argparse.Namespace) -> Generator[Saver]:
         yield saver
 
 
-def _each(saver: Saver, options: argparse.Namespace, mode: Mode, *, quiet: bool) -> Iterable[Migrated]:
+def _each(
+    saver: Saver, options: argparse.Namespace, mode: Mode, *, quiet: bool, mark: _Mark | None = None
+) -> Iterable[Migrated]:
     """What became of each thread, with a progress bar where somebody looks."""
     console = Console(stderr=True)
-    found = saver.migrate(options.thread, mode=mode, history=options.history)
+    after, done = (None, 0) if mark is None else (mark.cursor, mark.threads)
+    found = saver.migrate(options.thread, mode=mode, history=options.history, after=after)
     if quiet or not console.is_terminal:
         yield from found
         return
     total = len(options.thread) if options.thread else saver.stats().threads
-    with Progress(console=console, transient=True) as progress:
-        bar = progress.add_task(mode, total=total)
+    # What goes to a file or a pipe must not be taken for what goes to the terminal.
+    shown = sys.stdout.isatty()
+    with Progress(console=console, transient=True, redirect_stdout=shown) as progress:
+        bar = progress.add_task(mode, total=total, completed=done)
         for told in found:
             progress.update(bar, advance=1, description=escape(told.thread[:40]))
             yield told

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import traceback
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -21,7 +22,12 @@ def find(text: str) -> Any:
     """The object that ``module:name`` names; what a function of that name returns. Raises `UsageError`."""
     found = named(text)
     made = callable(found) and not isinstance(found, type) and not hasattr(found, "get_graph")
-    return found() if made else found
+    if not made:
+        return found
+    try:
+        return found()
+    except Exception as error:
+        raise UsageError(f"calling {text!r} without arguments raised {_told(error)}") from error
 
 
 def named(text: str) -> Any:
@@ -34,13 +40,22 @@ def named(text: str) -> Any:
         sys.path.insert(0, here)
     try:
         found: Any = importlib.import_module(module)
-    except ImportError as error:
-        raise UsageError(f"{module!r} cannot be imported: {error}") from error
+    except Exception as error:
+        raise UsageError(f"{module!r} cannot be imported: {_told(error)}") from error
     for part in name.split("."):
         if not hasattr(found, part):
             raise UsageError(f"there is no {name!r} in {module!r}")
         found = getattr(found, part)
     return found
+
+
+def _told(error: Exception) -> str:
+    """An error of the application's code, with where it came from."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = (
+        "" if isinstance(error, SyntaxError | ImportError) else f" ({frames[-1].filename}, line {frames[-1].lineno})"
+    )
+    return f"{type(error).__name__}: {error}{where}"
 
 
 def saver_or_schemas(text: str) -> Saver | Schema | Mapping[str, Schema]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -18,7 +18,7 @@ from milepost.errors import InvalidConfig
 from milepost.flavour import run
 from milepost.lease import ThreadLease
 from milepost.maintaining import MAINTAINER, TTL, Growth, Maintaining
-from milepost.migrating import MODES, Migrated, Mode
+from milepost.migrating import MODES, Cursor, Migrated, Mode
 from milepost.operations import AsyncSide, BlockingSide, Operations
 from milepost.places import check_id, check_list, check_thread
 from milepost.retention import Retention
@@ -239,51 +239,70 @@ class Keeping(ABC):
         return await chores.attachment(self._ops, self._async(), check_thread(thread_id), check_id(address, "address"))
 
     def migrate(
-        self, threads: Sequence[str] | None = None, *, mode: Mode = "rewrite", history: bool = False
+        self,
+        threads: Sequence[str] | None = None,
+        *,
+        mode: Mode = "rewrite",
+        history: bool = False,
+        after: str | None = None,
     ) -> Iterator[Migrated]:
         """Rewrite what is stored to the saver's schema, thread by thread; yields what became of each.
 
         Safe while the application runs, to be stopped at any moment and to be repeated: a checkpoint is rewritten in its
-        place, in one step, if nothing of the thread was written since it was looked at, and read back and compared.
+        place, in one step, if nothing of the thread was written since it was looked at, and read back and compared. A
+        repetition reads the headers of each thread, and rewrites what is left.
 
         Args:
             threads: their ids; None is all.
             mode: "rewrite"; "dry-run", which tells what would be rewritten or refused and writes nothing; "finalise",
                 which removes what is kept of rewritten checkpoints; or "undo", which puts that back.
             history: all checkpoints, and not only the latest of each namespace.
+            after: the `Migrated.cursor` of an earlier run over all threads: those before it are not looked at. What was
+                stored there since by an older release stays as it is.
 
         Raises `Conflict` when a thread is written to all the time, and `Corrupt` when a checkpoint was not read back as
         it was rewritten (it was put back then). A checkpoint that cannot be upgraded is told in `Migrated.refused`.
         """
-        _check_migration(self._ops, mode)
-        names = None if threads is None else check_list(threads, "threads")
-        return self._migrate(names, mode, history=history)
+        names, cursor = _migration(self._ops, mode, threads, after)
+        return self._migrate(names, cursor, mode, history=history)
 
-    def _migrate(self, names: Iterable[str] | None, mode: Mode, *, history: bool) -> Iterator[Migrated]:
-        after: tuple[str, ...] | None = None
-        while True:
-            page = run(self._ops.threads(self._blocking(), after)) if names is None else None
-            for thread in names or () if page is None else (row.thread for row in page.rows):
-                yield run(self._ops.migrate(self._blocking(), thread, mode, history=history))
-            if page is None or (after := page.cursor) is None:
+    def _migrate(self, names: Sequence[str] | None, cursor: Cursor, mode: Mode, *, history: bool) -> Iterator[Migrated]:
+        for thread in names or ():
+            yield run(self._ops.migrate(self._blocking(), thread, mode, history=history))
+        while names is None:
+            page = run(self._ops.threads(self._blocking(), cursor.page))
+            for thread in cursor.rest([row.thread for row in page.rows]):
+                done = run(self._ops.migrate(self._blocking(), thread, mode, history=history))
+                yield replace(done, cursor=str(Cursor(cursor.page, thread)))
+            if page.cursor is None:
                 return
+            cursor = Cursor(page.cursor)
 
     def amigrate(
-        self, threads: Sequence[str] | None = None, *, mode: Mode = "rewrite", history: bool = False
+        self,
+        threads: Sequence[str] | None = None,
+        *,
+        mode: Mode = "rewrite",
+        history: bool = False,
+        after: str | None = None,
     ) -> AsyncIterator[Migrated]:
         """`migrate`, async."""
-        _check_migration(self._ops, mode)
-        names = None if threads is None else check_list(threads, "threads")
-        return self._amigrate(names, mode, history=history)
+        names, cursor = _migration(self._ops, mode, threads, after)
+        return self._amigrate(names, cursor, mode, history=history)
 
-    async def _amigrate(self, names: Iterable[str] | None, mode: Mode, *, history: bool) -> AsyncIterator[Migrated]:
-        after: tuple[str, ...] | None = None
-        while True:
-            page = await self._ops.threads(self._async(), after) if names is None else None
-            for thread in names or () if page is None else (row.thread for row in page.rows):
-                yield await self._ops.migrate(self._async(), thread, mode, history=history)
-            if page is None or (after := page.cursor) is None:
+    async def _amigrate(
+        self, names: Sequence[str] | None, cursor: Cursor, mode: Mode, *, history: bool
+    ) -> AsyncIterator[Migrated]:
+        for thread in names or ():
+            yield await self._ops.migrate(self._async(), thread, mode, history=history)
+        while names is None:
+            page = await self._ops.threads(self._async(), cursor.page)
+            for thread in cursor.rest([row.thread for row in page.rows]):
+                done = await self._ops.migrate(self._async(), thread, mode, history=history)
+                yield replace(done, cursor=str(Cursor(cursor.page, thread)))
+            if page.cursor is None:
                 return
+            cursor = Cursor(page.cursor)
 
 
 def _hooks(hooks: object) -> Hooks:
@@ -312,11 +331,18 @@ def _compaction(compact: object, over: object, quiet: object, graph: object) -> 
     )
 
 
-def _check_migration(ops: Operations, mode: object) -> None:
+def _migration(ops: Operations, mode: object, threads: object, after: object) -> tuple[Sequence[str] | None, Cursor]:
+    """Which threads are meant, or from where on."""
     if mode not in MODES:
         raise InvalidConfig(f"mode is {mode!r}: it must be one of {', '.join(MODES)}", what="mode", value=repr(mode))
     if ops.shared.schemas is None and mode not in ("dry-run", "finalise"):
         raise InvalidConfig("a saver without a schema cannot migrate: pass schema=…", what="schema", value="None")
+    if threads is not None and after is not None:
+        raise InvalidConfig("after is for a run over all threads: leave it out, or the threads", what="after")
+    return (
+        None if threads is None else check_list(threads, "threads"),
+        Cursor() if after is None else Cursor.of(after),
+    )
 
 
 def _order(

@@ -11,15 +11,16 @@ reads meanwhile takes those under the former name (`milepost.spaces`), and write
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple, cast
 
 from milepost import maintenance
 from milepost.codec import Codec
 from milepost.codec.shelf import Shelf
-from milepost.errors import Conflict, Corrupt, MilepostError
+from milepost.errors import Conflict, Corrupt, InvalidConfig, MilepostError
 from milepost.moving import Moves, Moving, Place
 from milepost.places import BEFORE, channel_name, kept_space, spaces_of, store_name
 from milepost.schema import Schema
@@ -52,6 +53,8 @@ class Migrated:
     """Checkpoints rewritten; with "finalise", former ones removed; with "undo", put back."""
     refused: tuple[str, ...] = ()
     """Why some could not be: they are as they were."""
+    cursor: str = field(default="", compare=False)
+    """Given as `after` to another run, that one begins behind this thread. "" where the threads were named."""
 
 
 @dataclass(slots=True)
@@ -96,6 +99,35 @@ class _Work:
     rows: Sequence[CheckpointRow]
     now: str | None = None
     gone: tuple[Place, ...] = ()
+
+
+class Cursor(NamedTuple):
+    """How far a run over all threads of a store is."""
+
+    page: tuple[str, ...] | None = None
+    """Where the page of threads begins that it is at."""
+    thread: str | None = None
+    """The last one of that page that is done."""
+
+    def __str__(self) -> str:
+        return json.dumps([self.thread, *(self.page or ())])
+
+    @classmethod
+    def of(cls, text: object) -> Cursor:
+        """The inverse of `str`. Raises `InvalidConfig`."""
+        try:
+            found: Any = json.loads(text) if isinstance(text, str) else None
+        except ValueError:
+            found = None
+        if isinstance(found, list) and found and all(isinstance(part, str) for part in cast("list[object]", found)):
+            return cls(tuple(found[1:]) or None, found[0])
+        raise InvalidConfig(
+            f"after is {text!r:.200}: it must be the `cursor` of what an earlier run has told", what="after"
+        )
+
+    def rest(self, threads: Sequence[str]) -> Sequence[str]:
+        """What is left of the page. All of it, if the last thread that was done is not there any more."""
+        return threads[threads.index(self.thread) + 1 :] if self.thread in threads else threads
 
 
 class Migrator:

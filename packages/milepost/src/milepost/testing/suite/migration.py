@@ -317,8 +317,28 @@ class Migration(Behaviours):
         _same(await lab.open(schema=ALONE).list(at("t")), before)
         assert (await faulty.stats("t")).checkpoints == 6
 
+    async def test_a_run_goes_on_behind_a_thread(self, lab: Lab) -> None:
+        names = [f"t{number}" for number in range(5)]
+        for name in names:
+            await Chain(lab.open(schema=FIRST), name).put({"a": 1})
+        new = lab.open(schema=SECOND)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("milepost.operations.PAGE", 2)
+            told = await migrated(new, mode="dry-run")
+            assert sorted(one.thread for one in told) == names
+            for number, one in enumerate(told):
+                rest = await migrated(new, mode="dry-run", after=one.cursor)
+                assert [one.thread for one in rest] == [one.thread for one in told[number + 1 :]]
+            # A thread that is gone takes no other one with it.
+            await new.delete_thread(told[2].thread)
+            left = {one.thread for one in await migrated(new, after=told[2].cursor)}
+            assert left >= {one.thread for one in told[3:]}
+            assert told[2].thread not in left
+
     async def test_what_cannot_be_meant_is_refused(self, lab: Lab) -> None:
-        for options in ({"mode": "all"}, {"threads": "t"}):
+        every: list[dict[str, Any]] = [{"mode": "all"}, {"threads": "t"}]
+        every += [{"after": "x"}, {"after": "[]"}, {"after": "[1]"}, {"threads": ["t"], "after": '["t"]'}]
+        for options in every:
             with pytest.raises(InvalidConfig):
                 await migrated(lab.open(schema=FIRST), **options)
         for mode in ("rewrite", "undo"):
