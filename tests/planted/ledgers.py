@@ -80,7 +80,7 @@ class DeletesWhatIsUnsettled(MemoryStore):
 
 
 class PruningForgetsCalls(MemoryStore):
-    async def drop(self, thread: str, drop: Drop, token: str) -> bool:
+    async def drop(self, thread: str, drop: Drop, token: str) -> str | None:
         self._data.calls.pop(thread, None)
         return await super().drop(thread, drop, token)
 

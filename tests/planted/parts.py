@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from milepost import compacting, lease, maintenance, operations, retention, saver
+from milepost import compacting, lease, operations, retention, saver, survey
 from milepost.codec import guard, items
 from milepost.codec.guard import Seen
 from milepost.codec.values import Serializer
@@ -92,11 +92,10 @@ def prune_drops_delta_ancestors(patch: pytest.MonkeyPatch) -> None:
 
 
 def prune_drops_items_of_writes(patch: pytest.MonkeyPatch) -> None:
-    def live_spans(chart: Any, kept: Any) -> Any:
-        rows = {(row.ns, row.id): row for row in chart.rows}
-        return merge_spans(span for place in kept for span in rows[place].spans)
+    def live_spans(rows: Any, _: Any) -> Any:
+        return merge_spans(span for row in rows for span in row.spans)
 
-    patch.setattr(maintenance, "live_spans", live_spans)
+    patch.setattr(survey, "live_spans", live_spans)
 
 
 def retention_forgets_forks(patch: pytest.MonkeyPatch) -> None:
@@ -112,7 +111,10 @@ def retention_forgets_what_replays_read(patch: pytest.MonkeyPatch) -> None:
 
 
 def compaction_does_not_wait_for_a_boundary(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(compacting, "_settled", lambda *_: True)
+    async def settled(*_: Any) -> bool:
+        return True
+
+    patch.setattr(compacting, "_settled", settled)
 
 
 def namespaces_alias(patch: pytest.MonkeyPatch) -> None:
@@ -180,7 +182,7 @@ def lost_channels_are_not_told(patch: pytest.MonkeyPatch) -> None:
 def what_was_rewritten_is_not_kept(patch: pytest.MonkeyPatch) -> None:
     rewrite = MemoryStore.rewrite
 
-    async def forgets(self: Any, thread: str, batch: Any, token: str) -> bool:
+    async def forgets(self: Any, thread: str, batch: Any, token: str) -> str | None:
         rows = tuple(row for row in batch.rows if not row.ns.startswith(BEFORE))
         writes = tuple(write for write in batch.writes if not write[0].startswith(BEFORE))
         return await rewrite(self, thread, replace(batch, rows=rows, writes=writes), token)

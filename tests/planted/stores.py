@@ -266,10 +266,10 @@ class NeverStale(MemoryStore):
 
 
 class PruneDropsAheadWrites(MemoryStore):
-    async def drop(self, thread: str, drop: Drop, token: str) -> bool:
+    async def drop(self, thread: str, drop: Drop, token: str) -> str | None:
         done = await super().drop(thread, drop, token)
         place = self._data.threads.get(thread)
-        if done and place is not None:
+        if done is not None and place is not None:
             for at in list(place.writes):
                 if at not in place.rows:
                     del place.writes[at]
@@ -277,17 +277,17 @@ class PruneDropsAheadWrites(MemoryStore):
 
 
 class ParentsDangle(MemoryStore):
-    async def drop(self, thread: str, drop: Drop, token: str) -> bool:
+    async def drop(self, thread: str, drop: Drop, token: str) -> str | None:
         return await super().drop(thread, replace(drop, parents=()), token)
 
 
 class DropsBehindAWriter(MemoryStore):
     """A plan is carried out though the thread was written to since."""
 
-    async def drop(self, thread: str, drop: Drop, token: str) -> bool:
+    async def drop(self, thread: str, drop: Drop, token: str) -> str | None:
         place = self._data.threads.get(thread)
         if place is None:
-            return False
+            return None
         heads = {(ns, order[-1][1]) for ns, order in place.order.items()}
         stale = tuple(heads - set(drop.checkpoints))
         fresh = f"{place.generation}:{place.revision}"
@@ -390,7 +390,7 @@ class WaitingThreadsForgotten(MemoryStore):
 class RewritesBehindAWriter(MemoryStore):
     """Checkpoints are rewritten though the thread was written to since."""
 
-    async def rewrite(self, thread: str, batch: Batch, token: str) -> bool:
+    async def rewrite(self, thread: str, batch: Batch, token: str) -> str | None:
         place = self._data.threads.get(thread)
         fresh = token if place is None else f"{place.generation}:{place.revision}"
         return await super().rewrite(thread, batch, fresh)
@@ -399,11 +399,11 @@ class RewritesBehindAWriter(MemoryStore):
 class RewriteKeepsOldWrites(MemoryStore):
     """What was written under names of before stays beside what it became."""
 
-    async def rewrite(self, thread: str, batch: Batch, token: str) -> bool:
+    async def rewrite(self, thread: str, batch: Batch, token: str) -> str | None:
         place = self._data.threads.get(thread)
         before = {at: dict(rows) for at, rows in place.writes.items()} if place else {}
         done = await super().rewrite(thread, batch, token)
-        if done and place:
+        if done is not None and place:
             for at, rows in before.items():
                 place.writes[at] = {**rows, **place.writes.get(at, {})}
         return done
@@ -412,7 +412,7 @@ class RewriteKeepsOldWrites(MemoryStore):
 class RewriteLosesAWrite(MemoryStore):
     """The last of the pending writes that a rewritten checkpoint should have is not there."""
 
-    async def rewrite(self, thread: str, batch: Batch, token: str) -> bool:
+    async def rewrite(self, thread: str, batch: Batch, token: str) -> str | None:
         # Not of what is kept of it.
         last = max((at for at, (ns, _, _) in enumerate(batch.writes) if not ns), default=None)
         writes = tuple(write for at, write in enumerate(batch.writes) if at != last)

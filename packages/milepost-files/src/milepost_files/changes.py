@@ -104,17 +104,17 @@ class PutWrites(Change):
 class DropSome(Change):
     """The verb `drop`."""
 
-    tidy = True
-    answer: bool
+    answer: str | None
 
     def __init__(self, drop: Drop, token: str, generation: int) -> None:
+        self.tidy = None if drop.more else True
         self._drop = drop
         self._token = token
         self._generation = generation
 
     def decide(self, index: Index, read: Read, now: float) -> FrameDraft | None:
-        self.answer = token(index) == self._token
-        if not self.answer:
+        self.answer = "" if index.generation == self._generation else None
+        if token(index) != self._token:
             return None
         drop = self._drop
         record: Record = [
@@ -126,6 +126,9 @@ class DropSome(Change):
         ]
         records = [record, *map(frames.pack_record, drop.repacked)]
         return records, [pack.data for pack in drop.repacked]
+
+    def placed(self, index: Index) -> None:
+        self.answer = "" if index.empty else token(index)
 
 
 class DeleteThread(Change):
@@ -206,15 +209,15 @@ class ChangeCall(Change):
 class Rewrite(Change):
     """The verb `rewrite`, in one frame."""
 
-    answer: bool
+    answer: str | None
 
     def __init__(self, batch: Batch, token: str) -> None:
         self._batch = batch
         self._token = token
 
     def decide(self, index: Index, read: Read, now: float) -> FrameDraft | None:
-        self.answer = token(index) == self._token
-        if not self.answer:
+        self.answer = None
+        if token(index) != self._token:
             return None
         batch = self._batch
         records: list[Record] = [[frames.UNWRITE, [[row.ns, row.id] for row in batch.rows]]]
@@ -229,6 +232,9 @@ class Rewrite(Change):
             records.append([frames.WRITES, ns, checkpoint, write.task, [write.idx, write.channel, len(blob)]])
             blobs.append(blob)
         return records, blobs
+
+    def placed(self, index: Index) -> None:
+        self.answer = token(index)
 
 
 def token(index: Index) -> str:

@@ -37,6 +37,7 @@ CALL: Final = 8  # see `milepost_files.calls.record`
 UNWRITE: Final = 9  # [[ns, id], ...]: their pending writes above are gone
 
 MAX_MANIFEST: Final = 1 << 28
+_NO_FACETS: Final = 0x80
 
 
 class Head(NamedTuple):
@@ -151,6 +152,20 @@ def checkpoint_meta(blob: bytes) -> tuple[tuple[Span, ...], dict[str, Facet]]:
     """The spans and facets that `seal_checkpoint` was given."""
     (numbers, facets), _ = unseal(blob)
     return spans_of(numbers), _facets(facets)
+
+
+def outlined(blob: bytes) -> tuple[int, bool | None]:
+    """Of a checkpoint's blob the bytes of its header, and whether its facets say that it is pinned: None when there are
+    none, or the blob does not verify."""
+    _, length = _BLOB.unpack_from(blob)
+    end = _BLOB.size + length
+    if not sound(blob):
+        return len(blob) - end, None
+    if b"pinned" not in blob:
+        # Behind the spans comes a map; one without entries is this byte. Another map may end in it: that costs a look.
+        return len(blob) - end, None if blob[end - 1] == _NO_FACETS else False
+    facets = facets_of(blob)
+    return len(blob) - end, bool(facets.get("pinned")) if facets else None
 
 
 def facets_of(blob: bytes) -> dict[str, Facet]:

@@ -47,14 +47,18 @@ class Change(ABC):
 
     reset: ClassVar[bool] = False
     """Whether what `decide` returns replaces everything that the log holds."""
-    tidy: ClassVar[bool] = False
-    """Whether the log should be looked at for waste afterwards."""
+    tidy: bool | None = False
+    """Whether the log should be looked at for waste afterwards. None: not now, another change follows."""
     answer: Any = None
     """What the last `decide` led to."""
 
     @abstractmethod
     def decide(self, index: Index, read: Read, now: float) -> FrameDraft | None:
         """What to append, decided against `index`; None for nothing. Must not change anything: it may be repeated."""
+
+    def placed(self, index: Index) -> None:
+        """Told what the log holds after what `decide` returned was added."""
+        return
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,6 +441,8 @@ class Log:
                     rewrite.place(index, frame)
                     parts.append(frame.data)
                     ends[number] = index.end
+                if encoded:
+                    change.placed(index)
             batch.data = parts[0] if len(parts) == 1 else b"".join(parts)
             if batch.data:
                 self._put_down(held, index, batch, ends)
@@ -494,7 +500,7 @@ class Log:
     def _tidy(self, held: Handle, changes: Sequence[Change]) -> None:
         """Rewrite the log if much of it is dead. The changes are done; if this fails, it is for another time."""
         index = self._index
-        if index is None or index.damage:
+        if index is None or index.damage or any(change.tidy is None for change in changes):
             return
         # Who drops something wants the space back; in the middle of a run it can wait.
         tidy = any(change.tidy for change in changes)

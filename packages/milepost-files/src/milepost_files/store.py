@@ -16,6 +16,7 @@ from milepost.store import (
     CheckpointRow,
     Drop,
     Loaded,
+    Outline,
     Pack,
     Port,
     Put,
@@ -27,7 +28,7 @@ from milepost.store import (
     Wrote,
 )
 
-from milepost_files import listing
+from milepost_files import charting, listing
 from milepost_files.changes import (
     ChangeCall,
     DeleteThread,
@@ -36,20 +37,16 @@ from milepost_files.changes import (
     PutCheckpoint,
     PutWrites,
     Rewrite,
-    token,
 )
 from milepost_files.driver import Commit
 from milepost_files.export import export
-from milepost_files.index import Index, PackPlace, Row
+from milepost_files.index import Index, Row
 from milepost_files.leases import ChangeLease, holder
 from milepost_files.log import Change
-from milepost_files.reading import Cited, Found, Reader, cite, fetch, find, reading, spans_in
+from milepost_files.reading import Found, Reader, fetch, find, reading, spans_in
 from milepost_files.root import Root
 
 T = TypeVar("T")
-
-_Marked = tuple[str, list[Found], list[tuple[str, str, list[Cited]]], list[PackPlace]]
-"""What a chart tells: the token, checkpoints, writes and packs."""
 
 
 class Operation:
@@ -130,9 +127,15 @@ class FilesStore:
         return await self._call("list threads", lambda: listing.threads(self._root, after, limit, prefix))
 
     async def chart(self, thread: str) -> Chart | None:
-        return await self._call("chart a thread", lambda: _chart(self._root, thread))
+        return await self._call("chart a thread", lambda: charting.chart(self._root.log(thread)))
 
-    async def drop(self, thread: str, drop: Drop, token: str) -> bool:
+    async def outline(self, thread: str) -> Outline | None:
+        return await self._call("outline a thread", lambda: charting.outline(self._root.log(thread)))
+
+    async def rows(self, thread: str, places: Sequence[tuple[str, str]]) -> Batch:
+        return await self._call("read checkpoints", lambda: charting.rows(self._root.log(thread), places))
+
+    async def drop(self, thread: str, drop: Drop, token: str) -> str | None:
         change = DropSome(drop, token, secrets.randbits(63))
         await self._commit(thread, change, "drop checkpoints")
         return change.answer
@@ -184,7 +187,7 @@ class FilesStore:
     async def calls(self, query: CallQuery, after: tuple[str, ...] | None, limit: int) -> CallPage:
         return await self._call("list calls", lambda: listing.calls(self._root, query, after, limit))
 
-    async def rewrite(self, thread: str, batch: Batch, token: str) -> bool:
+    async def rewrite(self, thread: str, batch: Batch, token: str) -> str | None:
         change = Rewrite(batch, token)
         await self._commit(thread, change, "rewrite checkpoints")
         return change.answer
@@ -303,33 +306,3 @@ def _doubts(index: Index, lost: int, ns: str, id: str, channels: Collection[str]
 
 def _fetch(root: Root, thread: str, spans: Sequence[Span]) -> list[Pack]:
     return fetch(root.log(thread), spans) or []
-
-
-def _chart(root: Root, thread: str) -> Chart | None:
-    def plan(index: Index) -> _Marked | None:
-        if index.empty:
-            return None
-        rows = [
-            Found(ns, namespace.rows[id], []) for ns, namespace in index.namespaces.items() for _, id in namespace.order
-        ]
-        writes = [
-            (ns, id, cite(writes))
-            for ns, namespace in index.namespaces.items()
-            for id, writes in namespace.writes.items()
-        ]
-        return token(index), rows, writes, list(index.every_pack())
-
-    def read(reader: Reader, planned: _Marked | None) -> Chart | None:
-        if planned is None:
-            return None
-        mark, rows, writes, packs = planned
-        return Chart(
-            token=mark,
-            generation=reader.generation,
-            rows=tuple(reader.checkpoints(rows)),
-            writes={(ns, id): tuple(reader.writes(writes)) for ns, id, writes in writes},
-            packs=tuple(Span(writer, first, count) for _, _, writer, first, count in packs),
-            sizes=tuple(length for _, length, *_ in packs),
-        )
-
-    return reading(root.log(thread), plan, read)

@@ -18,6 +18,8 @@ from milepost.store import (
     CheckpointRow,
     Drop,
     Loaded,
+    Mark,
+    Outline,
     Pack,
     Port,
     Put,
@@ -249,9 +251,37 @@ class PostgresStore:
             sizes=tuple(int(row.at) for row in kinds[PACK]),
         )
 
-    async def drop(self, thread: str, drop: Drop, token: str) -> bool:
-        queries = self._queries
-        names: Parameters = {"thread": wire.digest(thread), "fresh": _fresh()}
+    async def outline(self, thread: str) -> Outline | None:
+        given: Parameters = {"thread": wire.digest(thread)}
+        # The state first: what is written after that is in the outline, and not in the token.
+        names = ("outline_head", "outline", "outline_packs")
+        head, found, packs = await self._answers(
+            Request("outline a thread", tuple(self._queries[name].step(given) for name in names))
+        )
+        if not found:
+            return None
+        ((generation, token),) = head
+        return Outline(
+            token=token,
+            generation=generation,
+            marks=tuple(
+                Mark(ns, id, parent, key or id, at, size, pinned, writes or 0, written or 0)
+                for ns, id, parent, key, at, size, pinned, writes, written in found
+                if at is not None
+            ),
+            strays={(ns, id): (writes, written) for ns, id, _, _, at, _, _, writes, written in found if at is None},
+            packs=tuple(Span(*span) for *span, _ in packs),
+            sizes=tuple(size for *_, size in packs),
+        )
+
+    async def rows(self, thread: str, places: Sequence[tuple[str, str]]) -> Batch:
+        given: Parameters = {"thread": wire.digest(thread), "places": wire.byteas(starmap(wire.place, places))}
+        rows, writes, _ = _Found(await self._read("read checkpoints", "rows", given)).batch()
+        return Batch(rows, writes)
+
+    async def drop(self, thread: str, drop: Drop, token: str) -> str | None:
+        queries, fresh = self._queries, _fresh()
+        names: Parameters = {"thread": wire.digest(thread), "fresh": fresh}
         spans = drop.packs
         delete: Parameters = {
             **names,
@@ -274,7 +304,10 @@ class PostgresStore:
                 ),
             )
         )
-        return bool(answers[1])
+        if not answers[1]:
+            return None
+        repeated = answers[0][0][1] == int.from_bytes(fresh)
+        return "" if repeated else wire.less(token, int.from_bytes(fresh), answers[2][0])
 
     async def delete_thread(self, thread: str, *, force: bool = False) -> None:
         given: Parameters = {
@@ -350,14 +383,14 @@ class PostgresStore:
     async def calls(self, query: CallQuery, after: tuple[str, ...] | None, limit: int) -> CallPage:
         return calls.page(await self._answers(calls.listing(self._queries, query, after, limit)), limit)
 
-    async def rewrite(self, thread: str, batch: Batch, token: str) -> bool:
+    async def rewrite(self, thread: str, batch: Batch, token: str) -> str | None:
         queries = self._queries
         parameters = {**_batch_parameters(thread, batch), "fresh": _fresh(), "token": wire.text(token)}
-        names = ("lock", "drop_begin", "rewrite_begin", "rewrite")
-        answers = await self._answers(
+        names = ("lock", "drop_begin", "rewrite_begin", "rewrite", "token")
+        _, begun, *_, after = await self._answers(
             Request("rewrite checkpoints", tuple(queries[name].step(parameters) for name in names))
         )
-        return bool(answers[1])
+        return str(after[0][0]) if begun else None
 
     async def acquire(self, thread: str, owner: str, ttl: float, over: int | None = None) -> Lease:
         return leases.told(await self._answers(leases.acquire(self._queries, thread, owner, ttl, over, _fresh())))

@@ -20,6 +20,7 @@ from milepost.store import (
     CheckpointRow,
     Drop,
     Loaded,
+    Outline,
     Pack,
     Port,
     Put,
@@ -348,7 +349,43 @@ class RedisStore:
         self._status(thread, reply)
         return reply
 
-    async def drop(self, thread: str, drop: Drop, token: str) -> bool:
+    async def outline(self, thread: str) -> Outline | None:
+        """Of a thread that is written to while it is read, it may have more than its token stands for."""
+        token: bytes | None = None
+        marks: list[Any] = []
+        packs: list[Any] = []
+        kinds, after = b"kqp", b""
+        while kinds:
+            call = self._read_call("outline", thread, kinds, after, b"%d" % BATCH)
+            reply = (await self._steps("outline a thread", call))[0]
+            if self._status(thread, reply) == b"none":
+                return None
+            _, current, found, members, kinds, after = reply
+            token = token or current
+            marks += found
+            packs += members
+        assert token is not None
+        return Outline(
+            token=token.hex(),
+            generation=wire.number(token[:8]),
+            marks=tuple(wire.mark(*mark) for mark in marks if mark[1]),
+            strays={_named(mark[0]): (mark[4], mark[5]) for mark in marks if not mark[1]},
+            packs=tuple(map(wire.span_of, packs[::2])),
+            sizes=tuple(map(int, packs[1::2])),
+        )
+
+    async def rows(self, thread: str, places: Sequence[tuple[str, str]]) -> Batch:
+        found: list[Any] = []
+        for some in slices([wire.place(ns, id) for ns, id in places], BATCH):
+            reply = (await self._steps("read checkpoints", self._read_call("rows", thread, *some)))[0]
+            self._status(thread, reply)
+            found += reply[1]
+        return Batch(
+            rows=tuple(wire.checkpoint(at, row) for at, row, *_ in found if row),
+            writes=tuple((*_named(at), wire.write(value)) for at, _, *values in found for value in values),
+        )
+
+    async def drop(self, thread: str, drop: Drop, token: str) -> str | None:
         """In one script, or in several where it is much. Each of them raises the generation, and the packs come last: so
         nobody who reads in between can refer to a pack that goes. A pack that is written anew goes in the script in which
         the new ones come: what is left when one script is the last to be carried out is whole."""
@@ -370,12 +407,12 @@ class RedisStore:
             arguments = (current, _fresh(), *counts, *leaving, *children, *packs, *repacked)
             reply = await self._write("drop checkpoints", "drop", thread, *arguments)
             if self._status(thread, reply) == b"moved":
-                return False
+                return None
             if reply[2]:
                 await self._strike(thread)
-                return True
+                return ""
             current = reply[1]
-        return True
+        return current.hex()
 
     async def delete_thread(self, thread: str, *, force: bool = False) -> None:
         life = b"%d" % max(TOMBSTONE_LIFE * 1000, int(self._layout.ttl or b"0"))
@@ -456,11 +493,14 @@ class RedisStore:
     async def release(self, thread: str, owner: str, error: str | None = None) -> None:
         await leases.release(self._write, thread, owner, error)
 
-    async def rewrite(self, thread: str, batch: Batch, token: str) -> bool:
+    async def rewrite(self, thread: str, batch: Batch, token: str) -> str | None:
         parts = [*wire.packs_of(batch), *wire.rows_of(batch), *wire.writes_of(batch)]
         arguments = [word for part in parts for word in part]
         reply = await self._write("rewrite checkpoints", "rewrite", thread, bytes.fromhex(token), *arguments)
-        return self._status(thread, reply) != b"moved"
+        if self._status(thread, reply) == b"moved":
+            return None
+        after: bytes = reply[1]
+        return after.hex()
 
     async def stats(self, thread: str | None) -> Stats:
         total = Stats(0, 0, 0, 0, 0)

@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Final, NamedTuple
 
 from milepost.fences import Lease
-from milepost.store import Batch, CheckpointRow, Pack, Span, WriteRow
+from milepost.store import Batch, CheckpointRow, Mark, Pack, Span, WriteRow
 
 Scalar = str | int | float | bool
 
@@ -160,6 +160,16 @@ def checkpoint(place: bytes, value: bytes) -> CheckpointRow:
         key=key.decode() or id,
         at=at,
     )
+
+
+def mark(place: bytes, row: bytes, size: int, pinned: bytes, writes: int, written: int) -> Mark:
+    """A checkpoint as the script `outline` tells it."""
+    ns, _, id = place.decode().partition("\0")
+    (at,) = _TIME.unpack_from(row)
+    reader = _Reader(row, _TIME.size)
+    key, parent = reader.frame().decode(), reader.frame().decode()
+    flag = None if not pinned else pinned == b"1"
+    return Mark(ns, id, parent[1:] if parent else None, key or id, at, size, flag, writes, written)
 
 
 def slot(row: WriteRow) -> bytes:

@@ -20,8 +20,8 @@ from milepost.store import merge_spans
 async def keep(ops: Operations, side: Side, order: upkeep.Order) -> upkeep.Report:
     """See `milepost.saver.Saver.maintain`."""
 
-    async def history(thread: str, id: str, channels: Sequence[str]) -> Mapping[str, DeltaChannelHistory]:
-        return await ops.history(side, Place(thread, "", id), channels)
+    async def history(thread: str, ns: str, id: str, channels: Sequence[str]) -> Mapping[str, DeltaChannelHistory]:
+        return await ops.history(side, Place(thread, ns, id), channels)
 
     order = replace(order, ledger="ledger" in ops.shared.backend.capabilities)
     return await upkeep.maintain(await ops.open(side), ops.codec, order, history, ops.watch)
@@ -29,9 +29,9 @@ async def keep(ops: Operations, side: Side, order: upkeep.Order) -> upkeep.Repor
 
 async def erase(ops: Operations, side: Side, thread: str, hooks: upkeep.Hooks, *, force: bool) -> upkeep.Erased:
     """See `milepost.saver.Saver.erase`."""
-    chart = await (await ops.open(side)).chart(thread)
-    before = maintenance.Amount() if chart is None else maintenance.Amount.of(chart)
-    attachments = 0 if chart is None else sum(row.ns == ATTACHMENTS for row in chart.rows)
+    outline = await (await ops.open(side)).outline(thread)
+    before = maintenance.Amount() if outline is None else maintenance.Amount.of(outline)
+    attachments = 0 if outline is None else sum(mark.ns == ATTACHMENTS for mark in outline.marks)
     try:
         await ops.delete_thread(side, thread, force=force)
         archived = await upkeep.called(hooks.erase(thread)) or 0
@@ -45,8 +45,8 @@ async def restore(ops: Operations, side: Side, path: str | os.PathLike[str], thr
     store = await ops.open(side)
     source, found = archive.whole(path)
     target = thread or source
-    chart = await store.chart(target)
-    strangers = {(row.ns, row.id) for row in chart.rows} - {(row.ns, row.id) for row in found.rows} if chart else ()
+    there = await store.outline(target)
+    strangers = {mark[:2] for mark in there.marks} - {(row.ns, row.id) for row in found.rows} if there else ()
     if strangers:
         raise Conflict(
             f"thread {target!r} has {len(strangers)} checkpoints that are not in {path}: restore it to another "

@@ -23,10 +23,11 @@ from milepost.compaction import Compactor, Context
 from milepost.errors import InvalidConfig
 from milepost.packing import uses
 from milepost.places import ATTACHMENTS, COUNTERS, FORKS, PINNED
-from milepost.store import Batch, Chart, CheckpointRow, Store, merge_spans, sort_key
+from milepost.store import Batch, CheckpointRow, Mark, Store, merge_spans, sort_key
+from milepost.survey import Survey
 
-History = Callable[[str, str, Sequence[str]], Awaitable[Mapping[str, DeltaChannelHistory]]]
-"""The writes and seeds of delta channels, of thread and checkpoint of the root namespace."""
+History = Callable[[str, str, str, Sequence[str]], Awaitable[Mapping[str, DeltaChannelHistory]]]
+"""The writes and seeds of delta channels, of thread, namespace and checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,8 @@ class Compaction:
     """What to make of the latest checkpoint of each thread."""
 
     compactors: tuple[Compactor, ...] = ()
+    ns: str = ""
+    """The namespace: that of the graph, or of a subgraph that remembers."""
     over: int | None = None
     """Only of heads that occupy more bytes."""
     quiet: float = 60.0
@@ -53,8 +56,7 @@ class Compacted:
 async def compacted(
     store: Store,
     codec: Codec,
-    thread: str,
-    chart: Chart,
+    survey: Survey,
     compaction: Compaction,
     history: History,
     now: float,
@@ -62,15 +64,18 @@ async def compacted(
     dry_run: bool,
 ) -> Compacted | None:
     """What makes the head smaller; None when there is nothing to do, or it is not the time for it."""
-    head = max((row for row in chart.rows if not row.ns), key=lambda row: row.key, default=None)
-    if head is None or head.at > now - compaction.quiet:
+    thread, ns = survey.thread, compaction.ns
+    mark = next(iter(survey.lineage.spaces.get(ns, ())), None)
+    if mark is None or mark.at > now - compaction.quiet:
         return None
-    if compaction.over is not None and head_size(chart, head) <= compaction.over:
+    await survey.read([(ns, mark.id)])
+    head = survey.row((ns, mark.id))
+    if head is None or (compaction.over is not None and head_size(survey, head) <= compaction.over):
         return None
     header = codec.header(thread, head)
-    if not _settled(codec, thread, chart, head, header):
+    if not await _settled(survey, mark):
         return None
-    loaded = await store.get(thread, "", head.id)
+    loaded = await store.get(thread, ns, head.id)
     if loaded is None or loaded.snapshots[0].row.header != head.header:
         return None  # somebody was faster
     snapshot, packs = loaded.snapshots[0], loaded.packs.get(thread, ())
@@ -83,28 +88,27 @@ async def compacted(
     codec.remember(thread, snapshot.generation, snapshot.row, header, packs)
     # With a snapshot, the ancestors that a delta channel was rebuilt from are not needed for it any more.
     smaller = {**changed, **{name: _DeltaSnapshot(changed.get(name, state[name])) for name in deltas}}
-    placed = _smaller_head(codec, thread, chart, head, header, {**values, **smaller}, smaller, sorted(changed), now)
+    placed = _smaller_head(codec, survey, head, header, {**values, **smaller}, smaller, sorted(changed), now)
     # The time is that of the old head: the thread was not used since.
     rows = [replace(placed.row, key=sort_key(placed.row.id, head.key), at=head.at)]
     new = list(placed.packs)
-    for attachment in _attached(codec, thread, chart, context):
+    for attachment in _attached(codec, survey, context):
         rows.append(replace(attachment.row, key=attachment.row.id, at=head.at))
         new += attachment.packs
     return Compacted(Batch(tuple(rows), packs=tuple(new)), tuple(sorted(changed)))
 
 
-def _settled(codec: Codec, thread: str, chart: Chart, head: CheckpointRow, header: Header) -> bool:
+async def _settled(survey: Survey, head: Mark) -> bool:
     """Whether nothing of the superstep after `head` was begun, and its subgraphs would be the same under another id."""
-    if chart.writes.get(("", head.id)):
+    below = f"{head.ns}|" if head.ns else ""
+    subgraphs = [place for place in survey.marks if place[0] not in ("", ATTACHMENTS) and place[0].startswith(below)]
+    calls = [place for place in subgraphs if ":" in place[0]]
+    await survey.read(calls)
+    if head.writes or any(survey.facts(place).parents.get(head.ns) == head.id for place in calls):
         return False
-    forked = header.metadata.get("source") in FORKS
-    for row in chart.rows:
-        if ":" in row.ns and (codec.header(thread, row).metadata.get("parents") or {}).get("") == head.id:
-            return False
-        # A fork reads subgraphs that remember as of its parent.
-        if forked and row.ns not in ("", ATTACHMENTS) and ":" not in row.ns:
-            return False
-    return True
+    # A fork reads subgraphs that remember as of its parent.
+    remembers = any(":" not in ns and ns != head.ns for ns, _ in subgraphs)
+    return not (remembers and survey.facts((head.ns, head.id)).forked)
 
 
 async def _state(
@@ -119,7 +123,7 @@ async def _state(
     versions = header.checkpoint.get("channel_versions") or {}
     deltas = {name for name, channel in channels.items() if hasattr(channel, "replay_writes") and name in versions}
     missing = sorted(name for name in deltas if name not in values)
-    pasts = await history(thread, head.id, missing) if missing else {}
+    pasts = await history(thread, head.ns, head.id, missing) if missing else {}
     state = {name: value for name, value in values.items() if type(value) is not _DeltaSnapshot or name in deltas}
     for name in deltas:
         past: Mapping[str, Any] = pasts.get(name, {})
@@ -157,8 +161,7 @@ def _shown(answer: object) -> str:
 
 def _smaller_head(
     codec: Codec,
-    thread: str,
-    chart: Chart,
+    survey: Survey,
     head: CheckpointRow,
     header: Header,
     values: Mapping[str, Any],
@@ -167,7 +170,10 @@ def _smaller_head(
     now: float,
 ) -> Placed:
     versions = header.checkpoint["channel_versions"]
-    id = _next_id(head.id, {row.id for row in chart.rows})
+    thread, roots = survey.thread, survey.lineage.spaces.get("", ())
+    # Replaying a root checkpoint reads a subgraph that remembers as of then: those that are there read what they did.
+    latest = max([head.id, *(root.id for root in roots[:1])])
+    id = _next_id(latest, {id for _, id in survey.marks})
     made = {**header.checkpoint, "id": id, "ts": datetime.fromtimestamp(now, UTC).isoformat(), "channel_values": values}
     facts = {name: value for name, value in header.metadata.items() if name != PINNED}
     if facts.get("source") in FORKS:
@@ -177,7 +183,7 @@ def _smaller_head(
     facts["compacted"] = list(changed)
     draft = codec.draft(
         thread,
-        "",
+        head.ns,
         id,
         head.id,
         cast("Checkpoint", made),
@@ -187,13 +193,12 @@ def _smaller_head(
     )
     placed = codec.place(draft)
     # A store that does not tell its generations gets everything again.
-    return placed if placed.generation in (None, chart.generation) else codec.place(draft, everything=True)
+    return placed if placed.generation in (None, survey.outline.generation) else codec.place(draft, everything=True)
 
 
-def _attached(codec: Codec, thread: str, chart: Chart, context: Context) -> Iterator[Placed]:
-    there = {row.id for row in chart.rows if row.ns == ATTACHMENTS}
+def _attached(codec: Codec, survey: Survey, context: Context) -> Iterator[Placed]:
     for address, content in context.attachments.items():
-        if address not in there:
+        if (ATTACHMENTS, address) not in survey.marks:
             checkpoint: Any = {
                 "v": 4,
                 "id": address,
@@ -203,7 +208,9 @@ def _attached(codec: Codec, thread: str, chart: Chart, context: Context) -> Iter
                 "versions_seen": {},
                 "updated_channels": None,
             }
-            draft = codec.draft(thread, ATTACHMENTS, address, None, checkpoint, cast("CheckpointMetadata", {}), {})
+            draft = codec.draft(
+                survey.thread, ATTACHMENTS, address, None, checkpoint, cast("CheckpointMetadata", {}), {}
+            )
             yield codec.place(draft, everything=True)
 
 
@@ -218,6 +225,6 @@ def _next_id(id: str, taken: set[str]) -> str:
             return id
 
 
-def head_size(chart: Chart, head: CheckpointRow) -> int:
+def head_size(survey: Survey, head: CheckpointRow) -> int:
     """Bytes of a checkpoint's header and of the packs that its values lie in."""
-    return len(head.header) + sum(use.size for use in uses(chart, merge_spans(head.spans)) if use.used)
+    return len(head.header) + sum(use.size for use in uses(survey.outline, merge_spans(head.spans)) if use.used)

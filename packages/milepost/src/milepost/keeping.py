@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, TypedDict, Unpack, cast
 
 from milepost import chores
 from milepost.compacting import Compaction
@@ -25,6 +25,32 @@ from milepost.retention import Retention
 from milepost.tenants import TenantBackend
 from milepost.units import Duration, Size, seconds, size
 from milepost.upkeep import Erased, Hooks, Order, Progress, Report, Restored, policies_of
+
+
+class Options(TypedDict, total=False):
+    """What `milepost.saver.Saver.maintain` and its like take by name."""
+
+    threads: Sequence[str] | None
+    """Their ids; all of the store's with None. Unknown ones are skipped."""
+    compact: Compactor | Sequence[Compactor]
+    """One compactor or several, each seeing what those before it made: see `milepost.compaction`."""
+    compact_namespace: str
+    """Whose latest checkpoint is made smaller: the graph's, which is "" and the default, or that of a subgraph that
+    remembers (``checkpointer=True``), such as "child"."""
+    compact_over: Size | None
+    """Only of threads whose latest checkpoint occupies more than this."""
+    quiet: Duration
+    """Only of threads whose latest checkpoint was put longer ago than this, a minute by default: a run that has read it
+    goes on from it."""
+    graph: Any
+    """The compiled graph (or subgraph) of that namespace, so that its delta channels can be compacted too; they are left
+    alone without it."""
+    hooks: Hooks | None
+    """What to call around each thread."""
+    merge: bool
+    """Whether to merge packs. True by default."""
+    clock: Callable[[], float]
+    """What time it is, in seconds since the epoch."""
 
 
 class Keeping(ABC):
@@ -91,63 +117,40 @@ class Keeping(ABC):
         self,
         policy: Retention | Sequence[Retention] | None = None,
         *,
-        threads: Sequence[str] | None = None,
-        compact: Compactor | Sequence[Compactor] = (),
-        compact_over: Size | None = None,
-        quiet: Duration = 60,
-        graph: Any = None,
-        hooks: Hooks | None = None,
-        merge: bool = True,
         dry_run: bool = False,
-        clock: Callable[[], float] = time.time,
         progress: Progress | None = None,
+        **options: Unpack[Options],
     ) -> Report:
         """Make the latest checkpoint of threads smaller, shorten them by policy, give back what nothing refers to, and
         merge small packs into large ones.
 
-        Compaction enters a new checkpoint whose parent is the latest one of the root namespace, unless somebody waits
-        there, a task of the next superstep has begun, or it is not `quiet` yet. No node runs because of it.
+        Compaction enters a new checkpoint whose parent is the latest one of the namespace, unless somebody waits there, a
+        task of the next superstep has begun, or it is not `quiet` yet. No node runs because of it.
 
         Args:
             policy: what stays; of several, the first whose patterns match speaks for a thread and a namespace. None
                 keeps every checkpoint.
-            threads: their ids; all of the store's with None. Unknown ones are skipped.
-            compact: one compactor or several, each seeing what those before it made: see `milepost.compaction`.
-            compact_over: only of threads whose latest checkpoint occupies more than this.
-            quiet: only of threads whose latest checkpoint was put longer ago: a run that has read it goes on from it.
-            graph: the compiled graph, so that its delta channels can be compacted too; they are left alone without it.
-            hooks: what to call around each thread.
-            merge: whether to merge packs.
             dry_run: change nothing; the report says what would be done, exactly, if nothing else happens.
-            clock: what time it is, in seconds since the epoch.
             progress: called after each thread with how many were looked at, and what became of it.
+            options: see `Options`.
 
         Runs may go on meanwhile. A thread that is written to is planned anew; after some tries it is left for another
-        time ("moved"). A put waits for one step at most: `milepost.maintenance.STEP` checkpoints, or `STEP_BYTES`.
+        time ("moved"). A put waits for one step at most: `milepost.maintenance.STEP` rows, or `STEP_BYTES`.
         What happens to one thread, such as an error of a hook, stops no other; `Unavailable` ends it all.
         """
-        compaction = _compaction(compact, compact_over, quiet, graph)
-        order = _order(policy, threads, compaction, hooks, merge, dry_run, clock, progress)
+        order = replace(_order(policy, **options), dry_run=dry_run, progress=progress)
         return run(chores.keep(self._ops, self._blocking(), order))
 
     async def amaintain(
         self,
         policy: Retention | Sequence[Retention] | None = None,
         *,
-        threads: Sequence[str] | None = None,
-        compact: Compactor | Sequence[Compactor] = (),
-        compact_over: Size | None = None,
-        quiet: Duration = 60,
-        graph: Any = None,
-        hooks: Hooks | None = None,
-        merge: bool = True,
         dry_run: bool = False,
-        clock: Callable[[], float] = time.time,
         progress: Progress | None = None,
+        **options: Unpack[Options],
     ) -> Report:
         """`maintain`, async. Hooks may be coroutine functions."""
-        compaction = _compaction(compact, compact_over, quiet, graph)
-        order = _order(policy, threads, compaction, hooks, merge, dry_run, clock, progress)
+        order = replace(_order(policy, **options), dry_run=dry_run, progress=progress)
         return await chores.keep(self._ops, self._async(), order)
 
     def maintaining(
@@ -156,23 +159,15 @@ class Keeping(ABC):
         *,
         every: Duration = "5m",
         grown: Size | None = None,
-        threads: Sequence[str] | None = None,
-        compact: Compactor | Sequence[Compactor] = (),
-        compact_over: Size | None = None,
-        quiet: Duration = 60,
-        graph: Any = None,
-        hooks: Hooks | None = None,
-        merge: bool = True,
-        clock: Callable[[], float] = time.time,
+        **options: Unpack[Options],
     ) -> Maintaining:
         """`maintain` in the background, while a ``with`` or ``async with`` block runs: at once, and then each `every`.
 
         Of all processes that use the store, one does it at a time; when that one ends, another takes over. With `grown`,
         the process that does it looks at a thread as soon as it has put that many bytes to it since it last looked (and
-        `quiet` is over), which needs no scan. The other arguments are those of `maintain`.
+        `quiet` is over), which needs no scan.
         """
-        compaction = _compaction(compact, compact_over, quiet, graph)
-        order = _order(policy, threads, compaction, hooks, merge, False, clock, None)
+        order = _order(policy, **options)
         shared = self._ops.shared
 
         def over(names: Sequence[str] | None) -> Order:
@@ -189,7 +184,7 @@ class Keeping(ABC):
 
         growth = None if grown is None else Growth(size(grown, "grown"), order.threads)
         lease = partial(self.lease, MAINTAINER, ttl=TTL, wait=0)
-        manager = Maintaining(lease, (once, aonce), seconds(every, "every"), compaction.quiet, growth, watch)
+        manager = Maintaining(lease, (once, aonce), seconds(every, "every"), order.compaction.quiet, growth, watch)
         return manager
 
     def erase(
@@ -311,7 +306,7 @@ def _hooks(hooks: object) -> Hooks:
     return hooks or Hooks()
 
 
-def _compaction(compact: object, over: object, quiet: object, graph: object) -> Compaction:
+def _compaction(compact: object, ns: object, over: object, quiet: object, graph: object) -> Compaction:
     compactors = tuple(compact) if isinstance(compact, Sequence) else (compact,)
     for compactor in compactors:
         if not callable(compactor):
@@ -320,14 +315,21 @@ def _compaction(compact: object, over: object, quiet: object, graph: object) -> 
                 "or a list of them",
                 what="compact",
             )
+    if ":" in (space := check_id(ns, "compact_namespace")):
+        raise InvalidConfig(
+            f"compact_namespace is {ns!r}: nothing goes on from the namespace of a single call; name that of the graph "
+            '("") or of a subgraph that remembers, such as "child"',
+            what="compact_namespace",
+        )
     channels = getattr(graph, "channels", {} if graph is None else None)
     if not isinstance(channels, Mapping):
         raise InvalidConfig(f"graph is {graph!r}: it must be a compiled graph", what="graph")
     return Compaction(
-        cast("tuple[Compactor, ...]", compactors),
-        None if over is None else size(over, "compact_over"),
-        0.0 if quiet in (0, "0", "0s") else seconds(quiet, "quiet"),
-        cast("Mapping[str, Any]", channels),
+        compactors=cast("tuple[Compactor, ...]", compactors),
+        ns=space,
+        over=None if over is None else size(over, "compact_over"),
+        quiet=0.0 if quiet in (0, "0", "0s") else seconds(quiet, "quiet"),
+        channels=cast("Mapping[str, Any]", channels),
     )
 
 
@@ -347,13 +349,17 @@ def _migration(ops: Operations, mode: object, threads: object, after: object) ->
 
 def _order(
     policy: object,
-    threads: object,
-    compaction: Compaction,
-    hooks: Hooks | None,
-    merge: bool,
-    dry_run: bool,
-    clock: Callable[[], float],
-    progress: Progress | None,
+    *,
+    threads: object = None,
+    compact: object = (),
+    compact_namespace: object = "",
+    compact_over: object = None,
+    quiet: object = 60,
+    graph: object = None,
+    hooks: object = None,
+    merge: bool = True,
+    clock: Callable[[], float] = time.time,
 ) -> Order:
     names = None if threads is None else tuple(check_list(threads, "threads"))
-    return Order(policies_of(policy), names, compaction, _hooks(hooks), merge, dry_run, clock=clock, progress=progress)
+    compaction = _compaction(compact, compact_namespace, compact_over, quiet, graph)
+    return Order(policies_of(policy), names, compaction, _hooks(hooks), merge, clock=clock)

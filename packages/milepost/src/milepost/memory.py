@@ -21,6 +21,8 @@ from milepost.store import (
     CheckpointRow,
     Drop,
     Loaded,
+    Mark,
+    Outline,
     Pack,
     Port,
     Put,
@@ -223,7 +225,7 @@ class MemoryStore(MemoryCalls):
             if place is None:
                 return None
             return Chart(
-                token=f"{place.generation}:{place.revision}",
+                token=place.token(),
                 generation=place.generation,
                 rows=tuple(place.rows.values()),
                 writes={at: tuple(rows.values()) for at, rows in place.writes.items()},
@@ -233,11 +235,47 @@ class MemoryStore(MemoryCalls):
 
         return await self._step(step)
 
-    async def drop(self, thread: str, drop: Drop, token: str) -> bool:
-        def step() -> bool:
+    async def outline(self, thread: str) -> Outline | None:
+        def step() -> Outline | None:
             place = self._data.threads.get(thread)
-            if place is None or token != f"{place.generation}:{place.revision}":
-                return False
+            if place is None:
+                return None
+            written = {
+                at: (len(rows), sum(len(row.value) for row in rows.values())) for at, rows in place.writes.items()
+            }
+            return Outline(
+                token=place.token(),
+                generation=place.generation,
+                marks=tuple(
+                    Mark(
+                        *(row.ns, row.id, row.parent, row.key, row.at, len(row.header)),
+                        bool(row.facets.get("pinned")) if row.facets else None,
+                        *written.pop(at, ()),
+                    )
+                    for at, row in place.rows.items()
+                ),
+                strays=written,
+                packs=tuple(Span(pack.writer, pack.first, pack.count) for pack in place.packs),
+                sizes=tuple(len(pack.data) for pack in place.packs),
+            )
+
+        return await self._step(step)
+
+    async def rows(self, thread: str, places: Sequence[tuple[str, str]]) -> Batch:
+        def step() -> Batch:
+            place = self._data.threads.get(thread)
+            if place is None:
+                return Batch()
+            writes = ((*at, row) for at in places for row in place.writes.get(at, {}).values())
+            return Batch(tuple(place.rows[at] for at in places if at in place.rows), tuple(writes))
+
+        return await self._step(step)
+
+    async def drop(self, thread: str, drop: Drop, token: str) -> str | None:
+        def step() -> str | None:
+            place = self._data.threads.get(thread)
+            if place is None or token != place.token():
+                return None
             for at in drop.checkpoints:
                 place.leave(at)
                 place.writes.pop(at, None)
@@ -252,7 +290,8 @@ class MemoryStore(MemoryCalls):
             place.generation = secrets.randbits(63)
             if not place.rows and not place.writes:
                 del self._data.threads[thread]
-            return True
+                return ""
+            return place.token()
 
         return await self._step(step)
 
@@ -329,11 +368,11 @@ class MemoryStore(MemoryCalls):
 
         return await self._step(step)
 
-    async def rewrite(self, thread: str, batch: Batch, token: str) -> bool:
-        def step() -> bool:
+    async def rewrite(self, thread: str, batch: Batch, token: str) -> str | None:
+        def step() -> str | None:
             place = self._data.threads.get(thread)
-            if place is None or token != f"{place.generation}:{place.revision}":
-                return False
+            if place is None or token != place.token():
+                return None
             for pack in batch.packs:
                 place.packs.add(pack)
             for row in batch.rows:
@@ -343,7 +382,7 @@ class MemoryStore(MemoryCalls):
             for ns, id, write in batch.writes:
                 _take_writes(place, (ns, id), (write,))
             place.revision += 1
-            return True
+            return place.token()
 
         return await self._step(step)
 

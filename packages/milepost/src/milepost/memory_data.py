@@ -114,6 +114,10 @@ class Thread:
         }
         return list({(pack.writer, pack.first): pack for pack in self.packs.overlapping(spans)}.values())
 
+    def token(self) -> str:
+        """Names the state of the thread: see `milepost.store.Chart`."""
+        return f"{self.generation}:{self.revision}"
+
     def size(self) -> int:
         return (
             sum(len(row.header) for row in self.rows.values())

@@ -157,11 +157,11 @@ class Migrator:
                 break
             if not work.rows:
                 # All of a namespace is where it belongs now.
-                if not await self._store.drop(thread, Drop(work.gone), chart.token):
+                if await self._store.drop(thread, Drop(work.gone), chart.token) is None:
                     run.tries += 1
                 continue
             batch, images = await self._batch(run, chart, work)
-            if batch.rows and not await self._store.rewrite(thread, batch, chart.token):
+            if batch.rows and await self._store.rewrite(thread, batch, chart.token) is None:
                 # What was learned of new items is void.
                 self._codec.reset(thread)
                 run.tries += 1
@@ -466,7 +466,8 @@ class Migrator:
                 if place == now or place not in there:
                     rows.append(original.row)
                     writes += ((*place, write) for write in original.writes)
-            if not rows or await self._store.rewrite(thread, Batch(tuple(rows), tuple(writes)), chart.token):
+            batch = Batch(tuple(rows), tuple(writes))
+            if not rows or await self._store.rewrite(thread, batch, chart.token) is not None:
                 if gone:
                     await maintenance.drop_checkpoints(self._store, self._codec, thread, gone)
                 return Migrated(thread, changed=len(originals.keys() - refused.keys()), refused=tuple(refused.values()))

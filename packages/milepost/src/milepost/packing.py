@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from milepost.store import Chart, Span
+from milepost.store import Outline, Span
 
 KEEP_WHOLE = 0.75
 """A pack of which at least this part is live stays as it is."""
@@ -50,11 +50,11 @@ class Group:
         return used >= _DENSE * span and sum(one.size for one in self.packs) + pack.size <= LARGE
 
 
-def uses(chart: Chart, live: Sequence[Span]) -> list[Use]:
+def uses(outline: Outline, live: Sequence[Span]) -> list[Use]:
     """The thread's packs by address. `live` is sorted and does not overlap."""
     starts = [span[:2] for span in live]
     found: list[Use] = []
-    for pack, size in sorted(zip(chart.packs, chart.sizes, strict=True)):
+    for pack, size in sorted(zip(outline.packs, outline.sizes, strict=True)):
         end = pack.first + pack.count
         used = 0
         for at in range(max(bisect_right(starts, (pack.writer, pack.first)) - 1, 0), len(live)):

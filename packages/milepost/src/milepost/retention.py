@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import cached_property
 
 from milepost.errors import InvalidConfig
 from milepost.places import ATTACHMENTS, BEFORE, spaces_of
-from milepost.store import Batch, Chart, CheckpointRow, Drop, Span, WriteRow, merge_spans
+from milepost.store import CheckpointRow, Mark, Span, WriteRow, merge_spans
 from milepost.units import Duration, count, seconds
 
 Place = tuple[str, str]
@@ -74,7 +75,7 @@ class Retention:
         """Whether there is anything that could make a checkpoint go."""
         return self.keep_last is not None or self.keep_for is not None or bool(self.thin)
 
-    def chosen(self, rows: Sequence[CheckpointRow], now: float) -> Iterator[CheckpointRow]:
+    def chosen(self, rows: Sequence[Mark], now: float) -> Iterator[Mark]:
         """Those of one namespace's checkpoints, newest first, that `keep_last`, `keep_for` or `thin` keeps."""
         if not self.limits():
             yield from rows
@@ -94,39 +95,67 @@ class Retention:
 
 
 @dataclass(frozen=True, slots=True)
+class Facts:
+    """What retention has to know of a checkpoint's header."""
+
+    channels: Collection[str] = ()
+    """Those that have a value in it."""
+    deltas: Collection[str] = ()
+    """The delta channels that it has, with or without a value."""
+    parents: Mapping[str, str] = field(default_factory=dict)
+    """Namespace above -> the checkpoint that this one of a subgraph was made under."""
+    forked: bool = False
+    """Whether LangGraph made it for a fork or an update: replaying it reads subgraphs as of its parent."""
+    pinned: bool = False
+    run: str | None = None
+    """The run that put it."""
+
+
+@dataclass(frozen=True)
 class Lineage:
     """A thread as retention sees it."""
 
-    rows: Mapping[Place, CheckpointRow]
-    channels: Callable[[CheckpointRow], Collection[str]]
-    """The channels that have a value in a checkpoint."""
-    deltas: Callable[[CheckpointRow], Collection[str]]
-    """The delta channels that a checkpoint has, with or without a value."""
-    root_of: Callable[[CheckpointRow], str | None] = lambda _: None
-    """The root checkpoint that a checkpoint of a subgraph was made under."""
-    forked: Callable[[CheckpointRow], bool] = lambda _: False
-    """Whether LangGraph made it for a fork or an update: replaying it reads subgraphs as of its parent."""
-    pinned: Callable[[CheckpointRow], bool] = lambda _: False
+    rows: Mapping[Place, Mark]
+    facts: Callable[[Mark], Facts | None]
+    """What a header says; None while it was not read. What is chosen then is chosen for good only once nothing that was
+    asked for is missing: see `milepost.survey.Survey`."""
     written: Collection[Place] = field(default_factory=frozenset)
     """Where there are pending writes."""
 
+    @cached_property
+    def spaces(self) -> dict[str, list[Mark]]:
+        """The checkpoints of each namespace, newest first."""
+        spaces: dict[str, list[Mark]] = {}
+        for row in sorted(self.rows.values(), key=lambda row: row.key, reverse=True):
+            spaces.setdefault(row.ns, []).append(row)
+        return spaces
+
     def heads(self) -> set[Place]:
         """The latest checkpoint of each namespace."""
-        latest: dict[str, CheckpointRow] = {}
-        for row in self.rows.values():
-            if row.ns not in latest or row.key > latest[row.ns].key:
-                latest[row.ns] = row
-        return {(row.ns, row.id) for row in latest.values()}
+        return {(ns, rows[0].id) for ns, rows in self.spaces.items()}
 
     def latest(self) -> set[Place]:
-        """What a thread goes on from: the latest checkpoint of each namespace.
+        """What a thread goes on from, the latest checkpoint of each namespace, and what is pinned.
 
         The namespace of a single call of a subgraph (it has a task id, after a colon) goes with the root checkpoint
         that made the call, once that one was stored: nothing will ever resume it.
         """
         heads = {place for place in self.heads() if not place[0].startswith(BEFORE)}
-        roots = self.needed(place for place in heads if not place[0])
-        return self._with_company({place for place in heads if not self._over(self.rows[place], roots)})
+        firm = self._with_roots({place for place, row in self.rows.items() if self.pinned(row)})
+        roots = self.needed(place for place in heads | firm if not place[0])
+        return self._with_company({place for place in heads if not self._over(self.rows[place], roots)} | firm)
+
+    def pinned(self, row: Mark) -> bool:
+        """Whether somebody wants the checkpoint to stay."""
+        if row.pinned is not None:
+            return row.pinned
+        facts = self.facts(row)
+        return facts is not None and facts.pinned
+
+    def _with_roots(self, firm: set[Place]) -> set[Place]:
+        """`firm`, and the roots that those of single calls of a subgraph are reached by."""
+        calls = (self._call(self.rows[at]) for at in firm if at in self.rows)
+        return firm | {("", root) for root in calls if root is not None}
 
     def needed(self, kept: Iterable[Place]) -> set[Place]:
         """`kept`, and the ancestors that their delta channels are rebuilt from: up to the nearest one with a value."""
@@ -135,7 +164,8 @@ class Lineage:
         sought: dict[Place, set[str]] = {}
         for place in tuple(needed):
             row = self.rows[place]
-            missing = set(self.deltas(row)) - set(self.channels(row))
+            facts = self.facts(row)
+            missing = set(facts.deltas) - set(facts.channels) if facts is not None else set[str]()
             parent = row.parent
             while missing and parent is not None and (above := self.rows.get((row.ns, parent))) is not None:
                 before = sought.setdefault((above.ns, above.id), set())
@@ -143,7 +173,10 @@ class Lineage:
                 before |= missing
                 if missing:
                     needed.add((above.ns, above.id))
-                    missing -= set(self.channels(above))
+                    facts = self.facts(above)
+                    if facts is None:
+                        break
+                    missing -= set(facts.channels)
                 parent = above.parent
         return needed
 
@@ -152,15 +185,10 @@ class Lineage:
     ) -> set[Place]:
         """What stays by the first of `policies` that speaks for the thread and the namespace, with all that needs."""
         spoken = [policy for policy in policies if policy.threads is None or fnmatchcase(thread, policy.threads)]
-        spaces: dict[str, list[CheckpointRow]] = {}
-        for row in sorted(self.rows.values(), key=lambda row: row.key, reverse=True):
-            spaces.setdefault(row.ns, []).append(row)
-        firm = self._pinned(spoken) | set(held)
-        # A subgraph's checkpoint is reached by way of its root.
-        firm |= {("", root) for at in firm & self.rows.keys() if (root := self._call(self.rows[at])) is not None}
+        firm = self._with_roots(self._pinned(spoken) | set(held))
         forced = (firm & self.rows.keys()) | self._waiting(spoken)
-        kept = self._of_space(spoken, "", spaces.get("", ()), now, forced)
-        spaces = {ns: rows for ns, rows in spaces.items() if ns != ATTACHMENTS and not ns.startswith(BEFORE)}
+        kept = self._of_space(spoken, "", self.spaces.get("", ()), now, forced)
+        spaces = {ns: rows for ns, rows in self.spaces.items() if ns != ATTACHMENTS and not ns.startswith(BEFORE)}
         if any(ns and ":" not in ns for ns in spaces):
             kept = self._with_bounds(kept)
         roots = sorted((id for _, id in kept), reverse=True)
@@ -182,7 +210,7 @@ class Lineage:
         }
 
     def _of_space(
-        self, policies: Sequence[Retention], ns: str, rows: Sequence[CheckpointRow], now: float, forced: set[Place]
+        self, policies: Sequence[Retention], ns: str, rows: Sequence[Mark], now: float, forced: set[Place]
     ) -> set[Place]:
         policy = _policy_of(policies, ns)
         kept = {(ns, row.id) for row in (rows if policy is None else policy.chosen(rows, now))}
@@ -195,7 +223,7 @@ class Lineage:
     def _with_bounds(self, kept: set[Place]) -> set[Place]:
         """`kept`, with the parents as of which subgraphs that remember are read when a fork is replayed."""
         while True:
-            forks = [row for place in kept if self.forked(row := self.rows[place])]
+            forks = [row for place in kept if (facts := self.facts(row := self.rows[place])) and facts.forked]
             bounds = {(row.ns, row.parent) for row in forks if row.parent is not None} & self.rows.keys() - kept
             if not bounds:
                 return kept
@@ -216,10 +244,11 @@ class Lineage:
             if (policy := _policy_of(policies, place[0])) is not None and policy.keep_waiting
         }
 
-    def _call(self, row: CheckpointRow) -> str | None:
-        return self.root_of(row) if ":" in row.ns else None
+    def _call(self, row: Mark) -> str | None:
+        facts = self.facts(row) if ":" in row.ns else None
+        return None if facts is None else facts.parents.get("")
 
-    def _over(self, row: CheckpointRow, roots: Collection[Place]) -> bool:
+    def _over(self, row: Mark, roots: Collection[Place]) -> bool:
         """Whether `row` is of a call whose root checkpoint is there and not among those that stay, `roots`."""
         root = self._call(row)
         return root is not None and ("", root) in self.rows and ("", root) not in roots
@@ -239,7 +268,7 @@ class Lineage:
                 walked.add(above)
         return {place for place, number in children.items() if number > 1}
 
-    def parent_among(self, row: CheckpointRow, kept: Collection[Place]) -> str | None:
+    def parent_among(self, row: Mark, kept: Collection[Place]) -> str | None:
         """The nearest ancestor of `row` that is in `kept`; a parent that was never stored is left as it is."""
         parent, walked = row.parent, {row.id}
         while parent is not None and (row.ns, parent) not in kept:
@@ -274,7 +303,7 @@ def _policy_of(policies: Sequence[Retention], ns: str) -> Retention | None:
     return None
 
 
-def _as_of(rows: Sequence[CheckpointRow], roots: Sequence[str]) -> set[Place]:
+def _as_of(rows: Sequence[Mark], roots: Sequence[str]) -> set[Place]:
     """For each of `roots`, which descend, the newest of `rows` before it: what replaying that root reads."""
     found: set[Place] = set()
     at = 0
@@ -287,55 +316,6 @@ def _as_of(rows: Sequence[CheckpointRow], roots: Sequence[str]) -> set[Place]:
     return found
 
 
-def live_spans(chart: Chart, kept: Collection[Place]) -> tuple[Span, ...]:
-    """Every item that the kept checkpoints, and the writes that are not dropped with one, refer to."""
-    rows = {(row.ns, row.id): row for row in chart.rows}
-    spans = [span for place in kept for span in rows[place].spans]
-    for place, writes in chart.writes.items():
-        if place in kept or place not in rows:
-            spans += [span for write in writes for span in write.spans]
-    return merge_spans(spans)
-
-
-def after(chart: Chart, drop: Drop) -> Chart:
-    """The chart of the thread once `drop` was carried out; its token and generation are only known then."""
-    gone = set(drop.checkpoints)
-    parents = {(ns, id): parent for ns, id, parent in drop.parents}
-    rows = tuple(
-        replace(row, parent=parents.get((row.ns, row.id), row.parent))
-        for row in chart.rows
-        if (row.ns, row.id) not in gone
-    )
-    writes = {place: rows for place, rows in chart.writes.items() if place not in gone}
-    packs = dict(zip(chart.packs, chart.sizes, strict=True))
-    for span in drop.packs:
-        packs.pop(span, None)
-    for pack in drop.repacked:
-        packs[Span(pack.writer, pack.first, pack.count)] = len(pack.data)
-    if not rows and not writes:
-        packs = {}
-    return replace(chart, rows=rows, writes=writes, packs=tuple(packs), sizes=tuple(packs.values()))
-
-
-def entered(chart: Chart, batch: Batch) -> Chart:
-    """The chart of the thread once new checkpoints were entered, with their packs."""
-    packs = dict(zip(chart.packs, chart.sizes, strict=True))
-    packs |= {Span(*pack[:3]): len(pack.data) for pack in batch.packs}
-    return replace(chart, rows=(*chart.rows, *batch.rows), packs=tuple(packs), sizes=tuple(packs.values()))
-
-
-def same(one: Chart, other: Chart) -> bool:
-    """Whether two charts tell of the same checkpoints, writes and packs, whatever their tokens."""
-    return (
-        set(map(_mark, one.rows)) == set(map(_mark, other.rows))
-        and {place: set(rows) for place, rows in _filled(one)} == {place: set(rows) for place, rows in _filled(other)}
-        and set(one.packs) == set(other.packs)
-    )
-
-
-def _mark(row: CheckpointRow) -> tuple[str, str, str | None, bytes]:
-    return row.ns, row.id, row.parent, row.header
-
-
-def _filled(chart: Chart) -> Iterator[tuple[Place, tuple[WriteRow, ...]]]:
-    return ((place, rows) for place, rows in chart.writes.items() if rows)
+def live_spans(rows: Iterable[CheckpointRow], writes: Iterable[WriteRow]) -> tuple[Span, ...]:
+    """Every item that checkpoints and pending writes that stay refer to."""
+    return merge_spans(span for some in (*(row.spans for row in rows), *(row.spans for row in writes)) for span in some)

@@ -198,9 +198,43 @@ class ThreadPage(NamedTuple):
     cursor: tuple[str, ...] | None
 
 
+class Mark(NamedTuple):
+    """One checkpoint of an outline."""
+
+    ns: str
+    id: str
+    parent: str | None
+    key: str
+    at: float
+    size: int
+    """Bytes of the header."""
+    pinned: bool | None
+    """What the facet "pinned" says; None when the checkpoint has no facets, and only the header can tell."""
+    writes: int = 0
+    """How many pending writes it has."""
+    written: int = 0
+    """Bytes of their values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """What plans a prune: of each checkpoint where it belongs and how large it is, and none of its bytes."""
+
+    token: str
+    """As that of a chart."""
+    generation: int
+    marks: tuple[Mark, ...]
+    strays: Mapping[tuple[str, str], tuple[int, int]]
+    """(ns, checkpoint id) -> number and bytes of pending writes whose checkpoint is not (yet) there."""
+    packs: tuple[Span, ...]
+    """What is stored: one span for each pack."""
+    sizes: tuple[int, ...]
+    """Bytes of each of `packs`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Everything about a thread but its values: what plans a prune."""
+    """Everything about a thread but its values."""
 
     token: str
     """Names this state of the thread. `drop` with it is refused as soon as anything was put since."""
@@ -226,6 +260,8 @@ class Drop:
     """Packs to delete, named by their exact span."""
     repacked: tuple[Pack, ...] = ()
     """Packs to store in the place of partly dead ones. Same addresses, so no header changes."""
+    more: bool = False
+    """Another step follows at once: what a store does to give space back can wait for that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,10 +391,21 @@ class Store(Protocol):
         """
         ...
 
-    async def drop(self, thread: str, drop: Drop, token: str) -> bool:
+    async def outline(self, thread: str) -> Outline | None:
+        """The thread's outline, as cheap as can be had; None when there is no such thread."""
+        ...
+
+    async def rows(self, thread: str, places: Sequence[tuple[str, str]]) -> Batch:
+        """Those of these checkpoints (ns, id) that are there, and their pending writes, also of checkpoints that are
+        not there. No packs, and in any order."""
+        ...
+
+    async def drop(self, thread: str, drop: Drop, token: str) -> str | None:
         """Carry out `drop`, and raise the generation, if the thread is still as charted under `token`.
 
-        False when it is not: then nothing was written. Names of what is not there (any more) are no error.
+        Answers the token of the thread as this leaves it, or "" when that is not known: because this is a repetition,
+        or nothing is left. None when the thread is not as charted: then nothing was written. Names of what is not there
+        (any more) are no error. A put of the thread may have to wait for one such step, so whoever plans bounds it.
         """
         ...
 
@@ -405,11 +452,12 @@ class Store(Protocol):
         """The thread's lease, if somebody holds it now, by the store's clock."""
         ...
 
-    async def rewrite(self, thread: str, batch: Batch, token: str) -> bool:
+    async def rewrite(self, thread: str, batch: Batch, token: str) -> str | None:
         """Store the checkpoints of `batch`, with its packs and exactly its pending writes for each, in the place of
         those of the same (ns, id), if the thread is still as charted under `token`: keys and times included.
 
-        False when it is not: then nothing was written. One atomic step; a repetition of it may answer False. Every
+        Answers the token of the thread as this leaves it; None when the thread is not as charted: then nothing was
+        written. One atomic step; a repetition of it may answer None. Every
         write of `batch` belongs to one of its checkpoints, and nothing that is stored already is deleted but writes.
         """
         ...

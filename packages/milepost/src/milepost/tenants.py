@@ -22,6 +22,7 @@ from milepost.store import (
     CheckpointRow,
     Drop,
     Loaded,
+    Outline,
     Pack,
     Put,
     Query,
@@ -193,10 +194,16 @@ class TenantStore:
     async def chart(self, thread: str) -> Chart | None:
         return await self._asked(self._store.chart(self._prefix + thread))
 
-    async def drop(self, thread: str, drop: Drop, token: str) -> bool:
+    async def outline(self, thread: str) -> Outline | None:
+        return await self._asked(self._store.outline(self._prefix + thread))
+
+    async def rows(self, thread: str, places: Sequence[tuple[str, str]]) -> Batch:
+        return await self._asked(self._store.rows(self._prefix + thread, places))
+
+    async def drop(self, thread: str, drop: Drop, token: str) -> str | None:
         return await self._asked(self._store.drop(self._prefix + thread, drop, token))
 
-    async def rewrite(self, thread: str, batch: Batch, token: str) -> bool:
+    async def rewrite(self, thread: str, batch: Batch, token: str) -> str | None:
         return await self._asked(self._store.rewrite(self._prefix + thread, self._named(batch), token))
 
     async def delete_thread(self, thread: str, *, force: bool = False) -> None:

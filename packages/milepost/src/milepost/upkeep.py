@@ -16,7 +16,8 @@ from milepost.errors import InvalidConfig, Unavailable
 from milepost.maintenance import Amount, ThreadPlan, by_policy, carry_out, plan_thread
 from milepost.observe import Watch, log, thread_hash
 from milepost.retention import Place, Retention
-from milepost.store import Batch, Chart, Drop, Store, merge_spans
+from milepost.store import Batch, Drop, Store, merge_spans
+from milepost.survey import Survey
 
 TRIES = 3
 """How often a thread that is written to meanwhile is planned, before it is left for another time."""
@@ -277,23 +278,16 @@ class _Job:
         order, now = self.order, self.order.clock()
         choose = by_policy(order.policies, self.thread, now, held)
 
-        def compact(chart: Chart) -> Coroutine[Any, Any, Compacted | None]:
+        def compact(survey: Survey) -> Coroutine[Any, Any, Compacted | None]:
             return compacted(
-                self._store,
-                self._codec,
-                self.thread,
-                chart,
-                order.compaction,
-                self._history,
-                now,
-                dry_run=order.dry_run,
+                self._store, self._codec, survey, order.compaction, self._history, now, dry_run=order.dry_run
             )
 
         wanted = compact if order.compaction.compactors else None
         return await plan_thread(self._store, self._codec, self.thread, choose, merge=order.merge, compact=wanted)
 
-    async def _archive(self, step: Drop, chart: Chart) -> None:
-        await called(self.order.hooks.archive(self.thread, await batch_of(self._store, self.thread, step, chart)))
+    async def _archive(self, step: Drop) -> None:
+        await called(self.order.hooks.archive(self.thread, await batch_of(self._store, self.thread, step)))
 
     def report(self, outcome: Outcome, *, deleted: bool = False, error: str = "") -> ThreadReport:
         before = self._before or Amount()
@@ -305,11 +299,10 @@ async def called(answer: object) -> Any:
     return await answer if inspect.isawaitable(answer) else answer
 
 
-async def batch_of(store: Store, thread: str, step: Drop, chart: Chart) -> Batch:
+async def batch_of(store: Store, thread: str, step: Drop) -> Batch:
     """What goes with `step`, as something that can be loaded again."""
-    going = set(step.checkpoints)
-    rows = sorted((row for row in chart.rows if (row.ns, row.id) in going), key=lambda row: (row.key, row.ns))
-    writes = tuple((ns, id, row) for (ns, id), found in chart.writes.items() if (ns, id) in going for row in found)
-    held = [*(row.spans for row in rows), *(row.spans for _, _, row in writes)]
+    found = await store.rows(thread, step.checkpoints)
+    rows = sorted(found.rows, key=lambda row: (row.key, row.ns))
+    held = [*(row.spans for row in rows), *(row.spans for _, _, row in found.writes)]
     spans = merge_spans(span for some in held for span in some)
-    return Batch(tuple(rows), writes, tuple(await store.fetch(thread, spans) if spans else ()))
+    return Batch(tuple(rows), found.writes, tuple(await store.fetch(thread, spans) if spans else ()))

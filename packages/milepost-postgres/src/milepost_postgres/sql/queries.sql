@@ -545,9 +545,13 @@ FROM (SELECT count(*) AS n, coalesce(sum(octet_length(header)), 0) AS bytes FROM
 -- What every put and every stored write changes: stamps are random, and only ever replaced or added.
 (
     SELECT concat_ws(':', t.generation, c.n, c.stamps, w.n, w.stamps)
-    FROM (SELECT count(*) AS n, sum(stamp) AS stamps FROM {checkpoint} WHERE thread = t.key) AS c,
-        (SELECT count(*) AS n, sum(stamp) AS stamps FROM {write} WHERE thread = t.key) AS w
+    FROM (SELECT count(*) AS n, coalesce(sum(stamp), 0) AS stamps FROM {checkpoint} WHERE thread = t.key) AS c,
+        (SELECT count(*) AS n, coalesce(sum(stamp), 0) AS stamps FROM {write} WHERE thread = t.key) AS w
 )
+
+-- name: token
+-- The state of a thread.
+SELECT {token} FROM {thread} t WHERE hash = %(thread)s::bytea
 
 -- name: chart
 -- Everything of a thread but packs' bytes; kind 0 has the token, and `at` of a pack is how many bytes it has.
@@ -567,9 +571,49 @@ UNION ALL
 SELECT 3, p.thread, p.writer, p.first, p.count, octet_length(p.data), NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM t JOIN {pack} p ON p.thread = t.key
 
+-- name: outline
+-- What of a thread plans a prune, in few columns. Pending writes of a checkpoint that is not there have no `at`.
+WITH {thread_row}, w AS MATERIALIZED (
+    SELECT
+        w.place, min(w.ns) AS ns, min(w.checkpoint) AS id, count(*) AS n, sum(octet_length(w.value))::int8 AS bytes
+    FROM t JOIN {write} w ON w.thread = t.key
+    GROUP BY w.place
+)
+SELECT
+    c.ns, c.id, c.parent, c.sort_key AS key, c.at, octet_length(c.header)::int8 AS size,
+    CASE WHEN c.facets <> jsonb_build_object() THEN coalesce(c.facets -> 'pinned' NOT IN ('0', '""'), false) END AS pinned,
+    w.n, w.bytes
+FROM t JOIN {checkpoint} c ON c.thread = t.key LEFT JOIN w USING (place)
+UNION ALL
+SELECT w.ns, w.id, NULL, NULL, NULL, NULL, NULL, w.n, w.bytes
+FROM t CROSS JOIN w
+WHERE NOT EXISTS (SELECT FROM {checkpoint} c WHERE c.thread = t.key AND c.place = w.place)
+
+-- name: outline_packs
+-- Where the packs of a thread lie, and their bytes.
+WITH {thread_row}
+SELECT p.writer, p.first, p.count::int8, octet_length(p.data)::int8 FROM t JOIN {pack} p ON p.thread = t.key
+
+-- name: outline_head
+-- Generation and state of a thread.
+SELECT t.generation, {token} FROM {thread} t WHERE hash = %(thread)s::bytea
+
+-- name: rows
+-- Checkpoints by their places, with their pending writes.
+WITH {thread_row}, wanted AS MATERIALIZED (
+    SELECT t.key AS thread, t.generation, u.place FROM t, unnest(%(places)s::bytea[]) AS u (place)
+)
+SELECT
+    1::int2 AS kind, 0::int8 AS ref, c.thread AS a, wanted.generation AS b, 0::int8 AS c, c.at, c.ns AS t1, c.id AS t2,
+    c.parent AS t3, {key} AS t4, c.facets::text AS t5, c.spans[:] AS spans, c.header AS data
+FROM wanted JOIN {checkpoint} c USING (thread, place)
+UNION ALL
+SELECT 2, 0, w.idx, NULL, NULL, NULL, w.task, w.path, w.channel, w.ns, w.checkpoint, w.spans[:], w.value
+FROM wanted JOIN {write} w USING (thread, place)
+
 -- name: lock
 -- Keep every writer of a thread out until the transaction ends.
-SELECT key FROM {thread} WHERE hash = %(thread)s::bytea FOR UPDATE
+SELECT key, generation FROM {thread} WHERE hash = %(thread)s::bytea FOR UPDATE
 
 -- name: drop_begin
 -- Give the thread its new generation, if it is still as charted, or has it already: then this is a repetition.
@@ -583,11 +627,12 @@ t AS MATERIALIZED (
 )
 
 -- name: drop
--- Delete checkpoints with their writes, and packs; give kept checkpoints other parents.
+-- Delete checkpoints with their writes, and packs; give kept checkpoints other parents. Answers by how much that changes
+-- the numbers of the state.
 WITH {dropping}, gone AS (
-    DELETE FROM {checkpoint} c USING t WHERE c.thread = t.key AND c.place = ANY (%(places)s::bytea[])
+    DELETE FROM {checkpoint} c USING t WHERE c.thread = t.key AND c.place = ANY (%(places)s::bytea[]) RETURNING stamp
 ), unwritten AS (
-    DELETE FROM {write} w USING t WHERE w.thread = t.key AND w.place = ANY (%(places)s::bytea[])
+    DELETE FROM {write} w USING t WHERE w.thread = t.key AND w.place = ANY (%(places)s::bytea[]) RETURNING stamp
 ), moved AS (
     UPDATE {checkpoint} c SET parent = u.parent
     FROM t, unnest(%(children)s::bytea[], %(parents)s::text[]) AS u (place, parent)
@@ -597,7 +642,9 @@ WITH {dropping}, gone AS (
     USING t, unnest(%(writers)s::int8[], %(firsts)s::int8[], %(counts)s::int8[]) AS u (writer, first, count)
     WHERE p.thread = t.key AND p.writer = u.writer AND p.first = u.first AND p.count = u.count
 )
-SELECT key FROM t
+SELECT c.n, c.stamps, w.n, w.stamps
+FROM (SELECT count(*) AS n, coalesce(sum(stamp), 0)::text AS stamps FROM gone) AS c,
+    (SELECT count(*) AS n, coalesce(sum(stamp), 0)::text AS stamps FROM unwritten) AS w
 
 -- name: drop_repacked
 -- Store packs in the place of those that went.

@@ -7,6 +7,10 @@ local head, trouble = open()
 if trouble then
   return {trouble}
 end
+if head and head.generation == ARGV[2] then
+  -- A repetition. Whether anybody wrote since is for the next step to find out.
+  return {'ok', ARGV[2] .. struct.pack('>d', struct.unpack('>d', ARGV[1], 9) + 1), 0}
+end
 if not head or token(head) ~= ARGV[1] then
   return {'moved'}
 end

@@ -31,4 +31,4 @@ while at <= #ARGV do
   end
 end
 close(head)
-return {'ok'}
+return {'ok', token(head)}

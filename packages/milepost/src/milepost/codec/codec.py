@@ -23,7 +23,7 @@ from milepost.codec.revive import Renames
 from milepost.codec.shelf import Shelf
 from milepost.codec.values import Serializer
 from milepost.errors import Corrupt, MilepostError, Unserializable
-from milepost.places import store_name
+from milepost.places import PINNED, store_name
 from milepost.store import Batch, CheckpointRow, Pack, Snapshot, Span, WriteRow, merge_spans
 
 T = TypeVar("T")
@@ -180,7 +180,7 @@ class Codec:
             parent=parent,
             ancestors=tuple(map(str, (metadata.get("parents") or {}).values())),
             front=encoded,
-            facets={} if self.seals else facets(metadata),
+            facets={PINNED: bool(metadata.get(PINNED))} if self.seals else facets(metadata),
             versions=versions,
             pieces=pieces,
             unchanged=unchanged,
@@ -477,7 +477,14 @@ def of_checkpoint(exc: MilepostError, thread: str, row: CheckpointRow) -> Milepo
 
 
 def facets(metadata: Mapping[str, Any]) -> Facets:
-    """The scalars of `metadata` that a store may index."""
+    """The scalars of `metadata` that a store may index, and whether the checkpoint is pinned, by whatever it is."""
+    return {
+        **({PINNED: True} if metadata.get(PINNED) else {}),
+        **_scalars(metadata),
+    }
+
+
+def _scalars(metadata: Mapping[str, Any]) -> Facets:
     return {
         key: value
         for key, value in metadata.items()
