@@ -133,6 +133,7 @@ async def w8(steps: int, bench: Bench) -> None:
                 await agent.advance(Sample(), {"count": step}, {"count": step, "note": f"step {step}"})
     bench.rival.settle(bench.folder)
     async with bench.client() as client:
+        check(await client.get(LATEST), agents[0])
         with bench.costs():
             left = await sample.timed("prune", client.prune("agent"))
         found = await client.list(LATEST)

@@ -3,8 +3,7 @@ carried out by the store under compare-and-set: a thread that was written to mea
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,7 +19,7 @@ from milepost.survey import Choice, Survey
 TRIES = 32
 """How often a thread is planned anew because it was written to."""
 PAGE = 256
-STEP = 5000
+STEP = 10_000
 """Checkpoints, pending writes and packs that go in one step, at most, unless a single checkpoint has more: what a put of
 the thread may have to wait for."""
 STEP_BYTES = 8 << 20
@@ -198,7 +197,7 @@ async def plan_thread(
     channels, entering = ((), None) if smaller is None else (smaller.channels, smaller.batch)
     return ThreadPlan(
         thread=thread,
-        checkpoints=tuple(mark[:2] for mark in outline.marks if mark[:2] in gone),
+        checkpoints=tuple(place for place in survey.marks if place in gone),
         deleted=kept is None,
         compacted=channels,
         before=Amount.of(outline),
@@ -231,55 +230,54 @@ async def _shortening(store: Store, codec: Codec, survey: Survey, kept: set[Plac
 
 def _prunings(survey: Survey, kept: Collection[Place]) -> Iterator[Drop]:
     """Steps after each of which every checkpoint that is left is whole: children go before their ancestors."""
-    lineage = survey.lineage
-    left = dict(survey.marks)
-    children: dict[Place, list[Place]] = {}
-    for (ns, id), mark in left.items():
-        if mark.parent is not None:
-            children.setdefault((ns, mark.parent), []).append((ns, id))
-    for batch in _batches(survey, _children_first(left, kept)):
-        for place in batch:
-            del left[place]
-        orphans = [child for place in batch for child in children.get(place, ()) if child in left]
-        parents = {child: lineage.parent_among(left[child], left) for child in orphans}
-        for (ns, id), parent in parents.items():
-            left[ns, id] = left[ns, id]._replace(parent=parent)
-            if parent is not None:
-                children.setdefault((ns, parent), []).append((ns, id))
-        yield Drop(tuple(batch), tuple((ns, id, parent) for (ns, id), parent in parents.items()))
+    marks, lineage = survey.marks, survey.lineage
+    left = set(marks)
+    parents = {(ns, id): parent for ns, id in kept if (parent := marks[ns, id].parent) is not None}
+    for batch in _batches(survey, kept):
+        gone = set(batch)
+        left -= gone
+        moved = [
+            (place, lineage.parent_among(marks[place]._replace(parent=parent), left))
+            for place, parent in parents.items()
+            if (place[0], parent) in gone
+        ]
+        for place, parent in moved:
+            parents[place] = parent or ""
+        yield Drop(tuple(batch), tuple((*place, parent) for place, parent in moved))
 
 
-def _children_first(marks: Mapping[Place, Mark], kept: Collection[Place]) -> Iterator[list[Place]]:
-    """What is not kept, in groups that cannot be parted: single checkpoints, and at the end what is a cycle of parents."""
-    left = dict.fromkeys(place for place in marks if place not in kept)
-    waiting = Counter((ns, marks[ns, id].parent) for ns, id in left)
-    free = [place for place in left if not waiting[place]]
-    while free:
-        place = free.pop()
-        del left[place]
-        yield [place]
-        parent = marks[place].parent
-        if parent is not None and (above := (place[0], parent)) in left:
-            waiting[above] -= 1
-            if not waiting[above]:
-                free.append(above)
-    if left:
-        yield list(left)
-
-
-def _batches(survey: Survey, gone: Iterable[list[Place]]) -> Iterator[list[Place]]:
-    """Groups together, as many as one step takes."""
+def _batches(survey: Survey, kept: Collection[Place]) -> Iterator[list[Place]]:
+    """What is not kept, as much as one step takes at a time. What is a cycle of parents goes together, as the last."""
     batch: list[Place] = []
-    room = STEP
-    for group in gone:
-        weight = sum(1 + survey.marks[place].writes for place in group)
+    room, marks = STEP, survey.marks
+    order, cycles = _children_first(marks, kept)
+    for place in order:
+        weight = 1 + marks[place].writes
         if batch and weight > room:
             yield batch
             batch, room = [], STEP
-        batch += group
+        batch.append(place)
         room -= weight
-    if batch:
-        yield batch
+    if batch or cycles:
+        yield [*batch, *cycles]
+
+
+def _children_first(marks: Mapping[Place, Mark], kept: Collection[Place]) -> tuple[list[Place], list[Place]]:
+    """What is not kept, each before its parent; and those that have no such order, because they are each other's ancestors."""
+    waiting: dict[Place, int] = dict.fromkeys((place for place in marks if place not in kept), 0)
+    for ns, id in waiting:
+        parent = marks[ns, id].parent
+        if parent is not None and (ns, parent) in waiting:
+            waiting[ns, parent] += 1
+    order = [place for place, count in waiting.items() if not count]
+    for place in order:
+        parent = marks[place].parent
+        if parent is not None and (above := (place[0], parent)) in waiting:
+            waiting[above] -= 1
+            if not waiting[above]:
+                order.append(above)
+    done = set(order)
+    return order, [place for place in waiting if place not in done]
 
 
 def _disposals(found: Sequence[Use]) -> Iterator[Drop]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
+from operator import attrgetter
 
 from milepost.errors import InvalidConfig
 from milepost.places import ATTACHMENTS, BEFORE, spaces_of
@@ -81,6 +83,9 @@ class Retention:
             yield from rows
             return
         last = self.keep_last or 0
+        if self.keep_for is None and not self.thin:
+            yield from rows[:last]
+            return
         since = now if self.keep_for is None else now - seconds(self.keep_for, "keep_for")
         thin = [(seconds(age, "thin"), seconds(interval, "thin")) for age, interval in self.thin]
         taken: set[tuple[int, int]] = set()
@@ -119,16 +124,25 @@ class Lineage:
     facts: Callable[[Mark], Facts | None]
     """What a header says; None while it was not read. What is chosen then is chosen for good only once nothing that was
     asked for is missing: see `milepost.survey.Survey`."""
-    written: Collection[Place] = field(default_factory=frozenset)
+    written: frozenset[Place] = frozenset()
     """Where there are pending writes."""
 
     @cached_property
     def spaces(self) -> dict[str, list[Mark]]:
         """The checkpoints of each namespace, newest first."""
         spaces: dict[str, list[Mark]] = {}
-        for row in sorted(self.rows.values(), key=lambda row: row.key, reverse=True):
+        for row in sorted(self.rows.values(), key=attrgetter("key"), reverse=True):
             spaces.setdefault(row.ns, []).append(row)
         return spaces
+
+    @cached_property
+    def children(self) -> Counter[tuple[str, str | None]]:
+        """How many checkpoints have each one as their parent."""
+        return Counter(map(attrgetter("ns", "parent"), self.rows.values()))
+
+    @cached_property
+    def _perhaps_pinned(self) -> list[Mark]:
+        return [row for row in self.rows.values() if row.pinned is not False]
 
     def heads(self) -> set[Place]:
         """The latest checkpoint of each namespace."""
@@ -141,7 +155,7 @@ class Lineage:
         that made the call, once that one was stored: nothing will ever resume it.
         """
         heads = {place for place in self.heads() if not place[0].startswith(BEFORE)}
-        firm = self._with_roots({place for place, row in self.rows.items() if self.pinned(row)})
+        firm = self._with_roots({(row.ns, row.id) for row in self._perhaps_pinned if self.pinned(row)})
         roots = self.needed(place for place in heads | firm if not place[0])
         return self._with_company({place for place in heads if not self._over(self.rows[place], roots)} | firm)
 
@@ -203,10 +217,12 @@ class Lineage:
 
     def _with_company(self, kept: set[Place]) -> set[Place]:
         """`kept`, with what a migration keeps of them, and the attachments, which any message may name."""
+        beside = [ns for ns in self.spaces if ns == ATTACHMENTS or ns.startswith(BEFORE)]
         return kept | {
-            (ns, id)
-            for ns, id in self.rows
-            if ns == ATTACHMENTS or (ns.startswith(BEFORE) and (spaces_of(ns)[0], id) in kept)
+            (ns, row.id)
+            for ns in beside
+            for row in self.spaces[ns]
+            if ns == ATTACHMENTS or (spaces_of(ns)[0], row.id) in kept
         }
 
     def _of_space(
@@ -214,7 +230,9 @@ class Lineage:
     ) -> set[Place]:
         policy = _policy_of(policies, ns)
         kept = {(ns, row.id) for row in (rows if policy is None else policy.chosen(rows, now))}
-        kept |= {(ns, row.id) for row in rows[:1]} | {(ns, row.id) for row in rows if (ns, row.id) in forced}
+        kept |= {(ns, row.id) for row in rows[:1]}
+        if any(place[0] == ns for place in forced):
+            kept |= {(ns, row.id) for row in rows if (ns, row.id) in forced}
         kept = self.needed(kept)
         if policy is not None and policy.keep_forks:
             kept = self.needed(kept | self._forks(kept))
@@ -231,16 +249,15 @@ class Lineage:
 
     def _pinned(self, policies: Sequence[Retention]) -> set[Place]:
         return {
-            place
-            for place, row in self.rows.items()
-            if (policy := _policy_of(policies, row.ns)) is not None and policy.keep_pinned and self.pinned(row)
+            (row.ns, row.id)
+            for row in self._perhaps_pinned
+            if self.pinned(row) and (policy := _policy_of(policies, row.ns)) is not None and policy.keep_pinned
         }
 
     def _waiting(self, policies: Sequence[Retention]) -> set[Place]:
-        parents = {(row.ns, row.parent) for row in self.rows.values()}
         return {
             place
-            for place in self.rows.keys() & set(self.written) - parents
+            for place in self.rows.keys() & (self.written - self.children.keys())
             if (policy := _policy_of(policies, place[0])) is not None and policy.keep_waiting
         }
 
@@ -255,6 +272,8 @@ class Lineage:
 
     def _forks(self, kept: Collection[Place]) -> set[Place]:
         """The checkpoints at which ways to those in `kept` part."""
+        if max(self.children.values(), default=0) < 2:
+            return set()
         children: dict[Place, int] = {}
         walked: set[Place] = set(kept)
         for place in kept:

@@ -12,6 +12,8 @@ from milepost.store import Batch, CheckpointRow, Mark, Outline, Span, Store, Wri
 
 _PAGE = 1000
 """Checkpoints that are read at a time, at most."""
+_LATEST = 32
+"""The newest checkpoints of each namespace, whose headers are read in any case."""
 _AHEAD = 64
 """Ancestors that are read along with a checkpoint that a delta channel is looked for in; each time twice as many."""
 
@@ -37,13 +39,15 @@ class Survey:
         self.lineage = self._seen()
 
     def _seen(self) -> Lineage:
-        written = [place for place, mark in self.marks.items() if mark.writes]
-        return Lineage(self.marks, self._ask, frozenset([*written, *self.outline.strays]))
+        written = frozenset(place for place, mark in self.marks.items() if mark.writes)
+        return Lineage(self.marks, self._ask, written.union(self.outline.strays))
 
     async def chosen(self, choose: Choice) -> set[Place] | None:
         """The checkpoints that stay by `choose`, with all that they need. It is asked again as long as it wants to know
         of headers that were not read. Raises `Corrupt` when one of those does not verify."""
         ahead = 0
+        # What every choice keeps, and most choices keep alone.
+        await self.read((ns, row.id) for ns, rows in self.lineage.spaces.items() for row in rows[:_LATEST])
         while True:
             self._asked.clear()
             chosen = choose(self.lineage)

@@ -573,21 +573,28 @@ FROM t JOIN {pack} p ON p.thread = t.key
 
 -- name: outline
 -- What of a thread plans a prune, in few columns. Pending writes of a checkpoint that is not there have no `at`.
-WITH {thread_row}, w AS MATERIALIZED (
-    SELECT
-        w.place, min(w.ns) AS ns, min(w.checkpoint) AS id, count(*) AS n, sum(octet_length(w.value))::int8 AS bytes
-    FROM t JOIN {write} w ON w.thread = t.key
+WITH {thread_row}, w AS (
+    SELECT w.place, count(*) AS n, sum(octet_length(w.value))::int8 AS bytes
+    FROM {write} w WHERE w.thread = (SELECT key FROM t)
     GROUP BY w.place
+), c AS (
+    SELECT
+        c.place, c.ns, c.id, c.parent, c.sort_key, c.at, octet_length(c.header)::int8 AS size,
+        CASE
+            WHEN c.facets ? 'pinned' THEN c.facets -> 'pinned' NOT IN ('0', '""')
+            WHEN c.facets <> jsonb_build_object() THEN false
+        END AS pinned
+    FROM {checkpoint} c WHERE c.thread = (SELECT key FROM t)
 )
 SELECT
-    c.ns, c.id, c.parent, c.sort_key AS key, c.at, octet_length(c.header)::int8 AS size,
-    CASE WHEN c.facets <> jsonb_build_object() THEN coalesce(c.facets -> 'pinned' NOT IN ('0', '""'), false) END AS pinned,
-    w.n, w.bytes
-FROM t JOIN {checkpoint} c ON c.thread = t.key LEFT JOIN w USING (place)
-UNION ALL
-SELECT w.ns, w.id, NULL, NULL, NULL, NULL, NULL, w.n, w.bytes
-FROM t CROSS JOIN w
-WHERE NOT EXISTS (SELECT FROM {checkpoint} c WHERE c.thread = t.key AND c.place = w.place)
+    CASE WHEN c.at IS NULL THEN (
+        SELECT s.ns FROM {write} s WHERE s.thread = (SELECT key FROM t) AND s.place = w.place LIMIT 1
+    ) ELSE c.ns END,
+    CASE WHEN c.at IS NULL THEN (
+        SELECT s.checkpoint FROM {write} s WHERE s.thread = (SELECT key FROM t) AND s.place = w.place LIMIT 1
+    ) ELSE c.id END,
+    c.parent, c.sort_key, c.at, c.size, c.pinned, w.n, w.bytes
+FROM c FULL JOIN w USING (place)
 
 -- name: outline_packs
 -- Where the packs of a thread lie, and their bytes.
