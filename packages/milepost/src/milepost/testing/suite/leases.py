@@ -183,7 +183,7 @@ class Leases(Behaviours):
         await store.put("t", *_row("2"), None, fence=held.fence)
         chart = await store.chart("t")
         assert chart is not None
-        assert await store.drop("t", Drop((("", "2"),), packs=chart.packs), chart.token)
+        assert await store.drop("t", Drop((("", "2"),), packs=chart.packs), chart.token) is not None
         await store.delete_thread("t")
         new = await store.acquire("t", "two", LONG, held.fence)
         assert new.fence > held.fence
