@@ -67,14 +67,14 @@ async def _settle(store: Store, thread: str) -> Any:
 async def _drop(store: Store, thread: str) -> bool:
     chart = await _chart(store, thread)
     parents = (("", named(2), None),)
-    return await store.drop(thread, Drop((("", named(1)),), parents, (Span(7, 1, 1),)), chart.token)
+    return await store.drop(thread, Drop((("", named(1)),), parents, (Span(7, 1, 1),)), chart.token) is not None
 
 
 async def _rewrite(store: Store, thread: str) -> bool:
     chart = await _chart(store, thread)
     other = [replace(one, header=b"other") for one in chart.rows if one.id == named(2)]
     batch = Batch(tuple(other), (("", named(2), write(b"w", "other")),), (Pack(8, 1, 1, b"other item"),))
-    return await store.rewrite(thread, batch, chart.token)
+    return await store.rewrite(thread, batch, chart.token) is not None
 
 
 async def _chart(store: Store, thread: str) -> Chart:
@@ -132,6 +132,8 @@ READS: dict[str, Verb] = {
     "fetch": lambda store, thread: store.fetch(thread, [Span(7, 1, 2)]),
     "threads": lambda store, _: store.threads(None, 5),
     "chart": lambda store, thread: store.chart(thread),
+    "outline": lambda store, thread: store.outline(thread),
+    "rows": lambda store, thread: store.rows(thread, [("", named(2))]),
     "export": _export,
     "holder": lambda store, thread: store.holder(thread + LEASED),
     "calls": lambda store, thread: _calls(store).calls(CallQuery(thread), None, 5),

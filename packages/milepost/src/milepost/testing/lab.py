@@ -265,6 +265,12 @@ class Lab:
         self._open.append(face)
         return face
 
+    @property
+    def store(self) -> Store:
+        """What the saver at hand stands on."""
+        backend = self.saver.saver.backend
+        return backend.blocking() if self.flavour == "blocking" else backend.asynchronous()
+
     def faulty(self, plan: Plan, **options: Any) -> Face:
         """A saver over the same store whose calls go wrong by `plan`."""
         backend = self.subject.backend()

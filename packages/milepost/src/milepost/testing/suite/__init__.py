@@ -21,6 +21,7 @@ from milepost.testing.suite.ledger import CallsContended, CallsFaults, CallsInDo
 from milepost.testing.suite.ledger_threads import CallsBarrier, CallsKeys, CallsOfThreads, CallsOrphans
 from milepost.testing.suite.migration import Migration
 from milepost.testing.suite.moving import Moves
+from milepost.testing.suite.outlines import Outlines
 from milepost.testing.suite.reading import Latest, Listing
 from milepost.testing.suite.releases import Releases
 from milepost.testing.suite.rollback import Repairs, Rollbacks
@@ -72,6 +73,7 @@ __all__ = [
     "Moves",
     "Observed",
     "Once",
+    "Outlines",
     "Overview",
     "Policies",
     "Prune",
@@ -113,6 +115,7 @@ class Everything(
     DeltaUpkeep,
     Prune,
     Generations,
+    Outlines,
     Policies,
     Merging,
     Hooked,

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pytest
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage, ToolMessage
 from langgraph.checkpoint.serde.types import _DeltaSnapshot  # LangGraph has no public name for it
 
 from milepost.compaction import Context, offload_large, summarize, trim_messages
+from milepost.errors import InvalidConfig
 from milepost.retention import Retention
 from milepost.testing.chain import Chain, at, checkpoint, id_of, inside
 from milepost.testing.lab import Lab
@@ -190,6 +192,34 @@ class Compacts(Behaviours):
             assert_same(_DeltaSnapshot(run.live[-4:]), found.checkpoint["channel_values"]["d"])
             assert_same(run.live[-4:], await rebuilt(saver, run.chain.latest))
             assert found.metadata.get("counters_since_delta_snapshot", {}) == {}
+
+    async def test_a_subgraph_that_remembers(self, lab: Lab) -> None:
+        root, child = Chain(lab.saver), Chain(lab.saver, ns="child")
+        messages = [HumanMessage(words(number), id=str(number)) for number in range(9)]
+        for number in range(1, 10):
+            await root.put({"n": number})
+            await child.put({"m": messages[:number]}, id=f"{number:04}c", metadata={"parents": {"": f"{number:04}"}})
+        await root.put({"n": 10})
+        trim = trim_messages(last=4, channel="m")
+        assert (await lab.saver.maintain(compact=trim, quiet=0, merge=False)).threads == (), "the root has no messages"
+        await child.writes(("m", "half done"))
+        assert (await lab.saver.maintain(compact=trim, compact_namespace="child", quiet=0, merge=False)).threads == ()
+        await root.put({"n": 11})
+        await child.put({"m": messages}, id="0011c", metadata={"parents": {"": "0011"}})
+        await root.put({"n": 12})
+        report = await lab.saver.maintain(compact=trim, compact_namespace="child", quiet=0)
+        assert outcomes(report) == [("changed", ("m",))]
+        async for saver in lab.views():
+            new = await saver.got(child.latest)
+            assert (id_of(new.parent_config), new.metadata["parents"]) == ("0011c", {"": "0011"})
+            assert_same(messages[-4:], new.checkpoint["channel_values"]["m"])
+            # As of a root checkpoint that is there, the subgraph is what it was.
+            found = await saver.list(child.latest, before=root.at("0012"), limit=1)
+            assert_same(messages, found[0].checkpoint["channel_values"]["m"])
+        again = await lab.saver.maintain(compact=trim, compact_namespace="child", quiet=0)
+        assert outcomes(again) == []
+        with pytest.raises(InvalidConfig):
+            await lab.saver.maintain(compact=trim, compact_namespace="child:0001")
 
     async def test_only_of_large_heads(self, lab: Lab) -> None:
         await grown(lab.saver, "large", 30)
