@@ -1,8 +1,10 @@
-"""Redis and Valkey as they are run in production: clusters, sentinels, append-only files, processes that die."""
+"""Redis and Valkey as they are run in production: several kinds, sentinels, append-only files, processes that die."""
 
 from __future__ import annotations
 
 import asyncio
+import atexit
+import functools
 import itertools
 import threading
 import time
@@ -13,143 +15,42 @@ from typing import Any
 import milepost
 import milepost_redis
 import pytest
-import redis
-import redis.asyncio.cluster
-import redis.cluster
 import subjects
 from milepost.errors import Unavailable
 from milepost.flavour import run
 from milepost.saver import Saver
-from milepost.store import Query, Store
-from milepost.testing import at, checkpoint, servers_redis
+from milepost.store import Store
+from milepost.testing import at, checkpoint, servers, servers_redis
 from milepost.testing.suite import Everything
-from redis.crc import key_slot
-from redis_store.kit import chain, head, name, put, row
+from redis_store.kit import head, name, row
 
 _NUMBERS = itertools.count()
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[servers_redis.Cluster]:
-    subjects.required(servers_redis.redis_url)
-    with servers_redis.Cluster() as started:
-        yield started
+BINARIES = servers_redis.redis_binaries()
+"""The first of them is what all other tests use."""
 
 
-class OnCluster(subjects.Redis):
-    """A prefix on a cluster that all tests of this file share."""
-
-    shared: servers_redis.Cluster
-
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory)
-        self._base = self.shared.url()
-
-
-@pytest.mark.usefixtures("shared_cluster")
-class TestCluster(Everything):
-    subject = OnCluster
+@functools.cache
+def other_url() -> str:
+    """A server of another kind than all other tests use."""
+    if len(BINARIES) < 2:
+        raise servers.MissingServer("there is one kind of Redis: install redis-server from your system too")
+    server = servers_redis.Redis(BINARIES[-1])
+    atexit.register(server.stop)
+    return server.start().url()
 
 
-@pytest.fixture(scope="module")
-def shared_cluster(cluster: servers_redis.Cluster) -> None:
-    OnCluster.shared = cluster
+class Other(subjects.Redis):
+    """The Redis store on that server."""
+
+    @staticmethod
+    def server() -> str:
+        return other_url()
 
 
-@pytest.fixture
-def backend(cluster: servers_redis.Cluster) -> Iterator[milepost_redis.RedisBackend]:
-    opened = milepost_redis.open_backend(cluster.url(), prefix=f"c{next(_NUMBERS)}", durability="memory")
-    yield opened
-    opened.close()
-
-
-def test_threads_are_spread_over_the_nodes(
-    cluster: servers_redis.Cluster, backend: milepost_redis.RedisBackend
-) -> None:
-    store = backend.blocking()
-    for number in range(30):
-        chain(store, f"t{number}", 2)
-    sizes = []
-    for node in cluster.nodes:
-        with node.client() as client:
-            sizes.append(len(list(client.scan_iter(f"{backend.layout.prefix}:*", count=1000))))
-    assert all(size > 5 for size in sizes)
-    assert sum(sizes) == 61, "two keys for each thread, and the index"
-    assert len(run(store.threads(None, 100)).rows) == 30
-    assert len(run(store.page(Query(), None, 100)).snapshots) == 60
-    for number in range(30):
-        run(store.delete_thread(f"t{number}"))
-    assert run(store.threads(None, 100)).rows == ()
-
-
-@pytest.mark.parametrize("decode", [False, True])
-async def test_cluster_clients_of_the_application(cluster: servers_redis.Cluster, *, decode: bool) -> None:
-    port = cluster.nodes[0].port
-    prefix = f"c{next(_NUMBERS)}"
-    blocking = redis.cluster.RedisCluster(host="127.0.0.1", port=port, decode_responses=decode)
-    async with redis.asyncio.cluster.RedisCluster(host="127.0.0.1", port=port, decode_responses=decode) as client:
-        saver = milepost_redis.RedisSaver.from_client(blocking, client, prefix=prefix, durability="memory")
-        saver.put(at("t"), checkpoint("1", {"x": b"\xff"}), {}, {"x": 1})
-        found = await saver.aget_tuple(at("t"))
-        assert found is not None
-        assert found.checkpoint["channel_values"] == {"x": b"\xff"}
-        await saver.aclose()
-        assert await client.ping()
-    blocking.close()
-
-
-def slot_of(backend: milepost_redis.RedisBackend, thread: str) -> int:
-    return key_slot(backend.layout.tag(thread).data)
-
-
-def test_a_slot_that_is_moved_under_load(cluster: servers_redis.Cluster, backend: milepost_redis.RedisBackend) -> None:
-    """Every put succeeds or is `Unavailable`, and what was acknowledged is there."""
-    store = backend.blocking()
-    put(store, "t", 1)
-    slot = slot_of(backend, "t")
-    clients: list[Any] = [node.client() for node in cluster.nodes]
-    ids = [client.execute_command("CLUSTER MYID").decode() for client in clients]
-    owner = next(
-        number for number, client in enumerate(clients) if client.execute_command("CLUSTER COUNTKEYSINSLOT", slot)
-    )
-    target = (owner + 1) % len(clients)
-    stop, acknowledged = threading.Event(), [1]
-
-    def load() -> None:
-        while not stop.is_set():
-            number = acknowledged[-1] + 1
-            try:
-                put(store, "t", number, parent=number - 1)
-            except Unavailable:
-                continue
-            acknowledged.append(number)
-
-    thread = threading.Thread(target=load)
-    thread.start()
-    try:
-        while len(acknowledged) < 40:
-            _move(clients, ids, slot, owner, target)
-            owner, target = target, owner
-    finally:
-        stop.set()
-        thread.join()
-        for client in clients:
-            client.close()
-    chart = run(store.chart("t"))
-    assert chart is not None
-    assert {name(number) for number in acknowledged} <= {row.id for row in chart.rows}
-    assert head(store, "t") == max(row.id for row in chart.rows)
-
-
-def _move(clients: list[Any], ids: list[str], slot: int, source: int, target: int) -> None:
-    clients[target].execute_command("CLUSTER SETSLOT", slot, "IMPORTING", ids[source])
-    clients[source].execute_command("CLUSTER SETSLOT", slot, "MIGRATING", ids[target])
-    port = clients[target].connection_pool.connection_kwargs["port"]
-    while keys := clients[source].execute_command("CLUSTER GETKEYSINSLOT", slot, 1):
-        clients[source].execute_command("MIGRATE", "127.0.0.1", port, keys[0], 0, 5000)
-        time.sleep(0.02)
-    for client in (clients[target], clients[source], *clients):
-        client.execute_command("CLUSTER SETSLOT", slot, "NODE", ids[target])
+class TestOtherRedis(Everything):
+    subject = Other
 
 
 @pytest.fixture
@@ -162,8 +63,9 @@ def replicated() -> Iterator[tuple[servers_redis.Redis, servers_redis.Redis, ser
             yield primary, replica, sentinel
 
 
+@pytest.mark.parametrize("flavour", ["blocking", "async"])
 def test_a_failover(
-    replicated: tuple[servers_redis.Redis, servers_redis.Redis, servers_redis.Sentinel],
+    replicated: tuple[servers_redis.Redis, servers_redis.Redis, servers_redis.Sentinel], flavour: str
 ) -> None:
     """What a replica had acknowledged is there when the primary is dead, and the saver finds its successor."""
     primary, replica, sentinel = replicated
@@ -171,21 +73,29 @@ def test_a_failover(
     _until(lambda: _known(sentinel) == 1)
     url = f"redis+sentinel://127.0.0.1:{sentinel.port}/primary?prefix=p&durability=replicas:1&timeout=5"
     with milepost.connect(url) as saver:
-        store = saver.backend.blocking()
-        chain(store, "t", 20)
-        primary.kill()
-        number = 21
-        until = time.monotonic() + 30
-        while time.monotonic() < until:
-            try:
-                # Without a second replica nobody confirms any more; that the write is carried out is another matter.
-                put(store, "t", number, parent=20)
-            except Unavailable as exc:
-                if "durability" in exc.message:
-                    break
-                time.sleep(0.1)
-        assert head(store, "t") == name(21)
-        assert run(store.stats("t")).checkpoints == 21
+        if flavour == "blocking":
+            run(_goes_on(saver.backend.blocking(), primary))
+        else:
+            asyncio.run(_goes_on(saver.backend.asynchronous(), primary))
+
+
+async def _goes_on(store: Store, primary: servers_redis.Redis) -> None:
+    for number in range(1, 21):
+        await store.put("t", *row(number, parent=number - 1 or None), None)
+    primary.kill()
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        try:
+            # Without a second replica nobody confirms any more; that the write is carried out is another matter.
+            await store.put("t", *row(21, parent=20), None)
+        except Unavailable as exc:
+            if "durability" in exc.message:
+                break
+            time.sleep(0.1)  # noqa: ASYNC251  # the blocking store shares this text, and nothing else runs here
+    found = await store.get("t", "", None)
+    assert found is not None
+    assert found.snapshots[0].row.id == name(21)
+    assert (await store.stats("t")).checkpoints == 21
 
 
 def _linked(replica: servers_redis.Redis) -> bool:
@@ -264,7 +174,7 @@ def test_a_server_restarted_between_two_calls() -> None:
         saver.put(at("t"), checkpoint("2", {"x": "y"}), {}, {"x": 2})
 
 
-@pytest.mark.parametrize("binary", servers_redis.redis_binaries(), ids=lambda path: path.name)
+@pytest.mark.parametrize("binary", BINARIES, ids=lambda path: path.name)
 def test_every_server_at_hand(binary: Path) -> None:
     with servers_redis.Redis(binary) as server, Saver(milepost_redis.open_backend(server.url())) as saver:
         for number in range(1, 20):

@@ -136,9 +136,14 @@ class Redis(Subject):
     capabilities: ClassVar[frozenset[str]] = frozenset({"durable", "shared", "ledger"})
     _numbers: ClassVar[itertools.count[int]] = itertools.count()
 
+    @staticmethod
+    def server() -> str:
+        """The URL of the server."""
+        return servers_redis.redis_url()
+
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
-        self._base = required(servers_redis.redis_url)
+        self._base = required(self.server)
         self._prefix = f"suite-{os.getpid()}-{next(self._numbers)}"
 
     def backend(self) -> Backend:

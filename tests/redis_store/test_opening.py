@@ -30,7 +30,6 @@ from milepost_redis.saver import RedisBackend
         ("redis://localhost?pool=0", "pool"),
         ("redis://localhost?timeout=0", "timeout"),
         ("redis://localhost?pol=3", "unknown option 'pol'"),
-        ("redis+cluster://localhost?durability=aof", "durability"),
         ("redis+cluster://localhost/1", "one database"),
         ("redis+sentinel://localhost", "the name of the service"),
         ("redis+sentinel://localhost:26379/service/one", "the number of a database"),

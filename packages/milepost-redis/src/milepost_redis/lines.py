@@ -7,11 +7,12 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
+from redis.asyncio.cluster import PipelineCommand
 from redis.exceptions import ConnectionError as Disconnected
 from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as TooLate
 
-from milepost_redis.sources import Words
+from milepost_redis.sources import Route, Words
 from milepost_redis.trouble import FAILURES, closed
 
 T = TypeVar("T")
@@ -176,13 +177,24 @@ class Watch:
 
 
 class Lines:
-    """The connections of our own of one event loop, few of them: each carries any number of requests."""
+    """The connections of our own of one event loop, few of them: each carries any number of requests.
 
-    def __init__(self, make: Callable[[], Any], size: int, timeout: float, most: int = 64) -> None:
+    `end` closes what `make` uses.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Any],
+        size: int,
+        timeout: float,
+        most: int = 64,
+        end: Callable[[], Awaitable[object]] | None = None,
+    ) -> None:
         self._make = make
         self._size = size
         self._timeout = timeout
         self._most = most
+        self._end = end
         self._lines: list[_Line] = []
         self._closed = False
         self._watch = Watch(self._close_lines)
@@ -206,6 +218,8 @@ class Lines:
         self._closed = True
         while self._lines:
             await self._lines.pop().close()
+        if self._end is not None:
+            await self._end()
 
     async def close(self) -> None:
         self._closed = True
@@ -249,9 +263,11 @@ class AsyncRouted:
         self._watch = Watch(client.aclose) if owned else None
 
     async def talk(self, commands: Sequence[Words], last: Words | None = None, *, fresh: bool = False) -> list[Any]:
-        assert last is None, "a cluster client does not say which node it talked to"
         if self._watch is not None:
             await self._watch.begin()
+        if last is not None:
+            (command,) = commands
+            return await whole(self._together(command, last, fresh=fresh))
         return await whole(self._talk(commands))
 
     async def _talk(self, commands: Sequence[Words]) -> list[Any]:
@@ -265,6 +281,28 @@ class AsyncRouted:
                 # When the client learns of other nodes, it may end a connection that is just being made.
                 raise Disconnected(f"the cluster client ended a connection: {exc}") from exc
         return replies
+
+    async def _together(self, command: Words, last: Words, *, fresh: bool) -> list[Any]:
+        """As `milepost_redis.sources.Routed`."""
+        client = await self._client.initialize()
+        if fresh:
+            await client.nodes_manager.initialize()
+        route = Route(command, last)
+        node = client.get_node_from_key(route.key)
+        while True:
+            sent = [PipelineCommand(nr, *words, NEVER_DECODE=True) for nr, words in enumerate(route.commands)]
+            await node.execute_pipeline(sent)
+            replies = [each.result for each in sent]
+            for reply in replies:
+                if isinstance(reply, Exception) and not isinstance(reply, ResponseError):
+                    raise reply
+            to = route.redirected(replies)
+            if to is None:
+                return route.answer(replies)
+            node = client.get_node(*to)
+            if node is None or route.moved:
+                await client.nodes_manager.initialize()
+                node = route.known(client.get_node(*to))
 
     async def close(self) -> None:
         if self._watch is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
@@ -114,16 +114,32 @@ def _sentinel(url: str, settings: Settings) -> Servers:
     blocking, coming = _parameters(settings, url)
     shared = {**login, "db": _database(url, database)}
 
-    def maker(sentinel: Any, parameters: Mapping[str, Any]) -> Callable[[], Any]:
-        client = sentinel(hosts, **parameters, **shared).master_for(service)
-        # Connections refer to their pool weakly: this keeps it.
-        make: Callable[[], Any] = client.connection_pool.make_connection
-        return make
+    def pool() -> Source:
+        sentinel = _Sentinel(hosts, **blocking, **shared)
 
-    return Servers(
-        lambda: Pool(maker(_Sentinel, blocking), settings.pool, settings.timeout),
-        lambda: _lines(maker(_AsyncSentinel, coming), settings),
-    )
+        def end() -> None:
+            for client in sentinel.sentinels:
+                client.close()
+
+        return Pool(_of_primary(sentinel, service), settings.pool, settings.timeout, end)
+
+    def lines() -> AsyncSource:
+        sentinel = _AsyncSentinel(hosts, **coming, **shared)
+
+        async def end() -> None:
+            for client in sentinel.sentinels:
+                await client.aclose()
+
+        return _lines(_of_primary(sentinel, service), settings, end)
+
+    return Servers(pool, lines)
+
+
+def _of_primary(sentinel: Any, service: str) -> Callable[[], Any]:
+    """What makes connections to whichever server is the primary then."""
+    # Connections refer to their pool weakly: this keeps it.
+    make: Callable[[], Any] = sentinel.master_for(service).connection_pool.make_connection
+    return make
 
 
 def _cluster(url: str, settings: Settings) -> Servers:
@@ -147,8 +163,8 @@ def _cluster(url: str, settings: Settings) -> Servers:
     return Servers(make, make_async, spread=True)
 
 
-def _lines(make: Callable[[], Any], settings: Settings) -> Lines:
-    return Lines(make, min(settings.pool, _LINES), settings.timeout, settings.together)
+def _lines(make: Callable[[], Any], settings: Settings, end: Callable[[], Awaitable[object]] | None = None) -> Lines:
+    return Lines(make, min(settings.pool, _LINES), settings.timeout, settings.together, end)
 
 
 def _parameters(settings: Settings, url: str) -> tuple[dict[str, Any], dict[str, Any]]:

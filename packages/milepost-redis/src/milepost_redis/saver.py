@@ -143,7 +143,7 @@ class RedisSaver(Saver):
         """
         servers = servers_of_clients(client, async_client)
         layout = _layout(prefix, ttl, refresh, waiting, spread=servers.spread, volatile=durability == "memory")
-        return cls(RedisBackend(servers, layout, _durability(durability, 30.0, spread=servers.spread)), **options)
+        return cls(RedisBackend(servers, layout, _durability(durability, 30.0)), **options)
 
 
 def open_backend(
@@ -179,7 +179,7 @@ def open_backend(
         raise _unusable("timeout", timeout, "a number of seconds greater than 0")
     servers = servers_of(url, Settings(pool, timeout, parameters=parameters))
     layout = _layout(prefix, ttl, refresh, waiting, spread=servers.spread, volatile=durability == "memory")
-    return RedisBackend(servers, layout, _durability(durability, timeout, spread=servers.spread))
+    return RedisBackend(servers, layout, _durability(durability, timeout))
 
 
 def _layout(prefix: str, ttl: str, refresh: str, waiting: str, *, spread: bool, volatile: bool) -> Layout:
@@ -202,14 +202,12 @@ def _milliseconds(ttl: str) -> bytes:
     return b"%d" % milliseconds
 
 
-def _durability(option: str, timeout: float, *, spread: bool) -> Durability:
+def _durability(option: str, timeout: float) -> Durability:
     kind, _, count = option.partition(":")
     # The answer has to come before the connection is given up.
     patience = b"%d" % max(int(timeout * 500), 1)
     if option in ("", "memory"):
         return Durability(option)
-    if spread:
-        raise _unusable("durability", option, "'memory' for a cluster, whose client does not say which node answered")
     if option == "aof":
         return Durability(option, (b"WAITAOF", b"1", b"0", patience), 1)
     if kind == "replicas" and count.isdecimal() and int(count):

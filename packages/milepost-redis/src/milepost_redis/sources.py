@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
-from redis.exceptions import ResponseError
+from redis.exceptions import AskError, ClusterDownError, MovedError, ResponseError
 
 from milepost_redis.trouble import closed, crowded
 
@@ -51,12 +51,18 @@ def converse(connection: Any, commands: Sequence[Words]) -> list[Any]:
 
 
 class Pool:
-    """Connections of our own, made when needed and kept when idle. No lock is held while anything is waited for."""
+    """Connections of our own, made when needed and kept when idle. No lock is held while anything is waited for.
 
-    def __init__(self, make: Callable[[], Any], size: int, patience: float) -> None:
+    `end` closes what `make` uses.
+    """
+
+    def __init__(
+        self, make: Callable[[], Any], size: int, patience: float, end: Callable[[], object] | None = None
+    ) -> None:
         self._make = make
         self._size = size
         self._patience = patience
+        self._end = end
         self._idle: list[Any] = []
         self._places = threading.BoundedSemaphore(size)
         self._closed = False
@@ -93,6 +99,8 @@ class Pool:
         """Close what is idle, and what is at work as soon as that is done."""
         self._closed = True
         self._drain()
+        if self._end is not None:
+            self._end()
 
 
 class Borrowed:
@@ -123,7 +131,9 @@ class Routed:
         self._owned = owned
 
     def talk(self, commands: Sequence[Words], last: Words | None = None, *, fresh: bool = False) -> list[Any]:
-        assert last is None, "a cluster client does not say which node it talked to"
+        if last is not None:
+            (command,) = commands
+            return self._together(command, last, fresh=fresh)
         replies: list[Any] = []
         for words in commands:
             try:
@@ -132,6 +142,70 @@ class Routed:
                 replies.append(exc)
         return replies
 
+    def _together(self, command: Words, last: Words, *, fresh: bool) -> list[Any]:
+        """A script, and then `last`, over one connection to the node that has its key."""
+        client = self._client
+        if fresh:
+            client.nodes_manager.initialize()
+        route = Route(command, last)
+        node = client.get_node_from_key(route.key)
+        while True:
+            pool = client.get_redis_connection(node).connection_pool
+            connection = pool.get_connection()
+            try:
+                replies = converse(connection, route.commands)
+            finally:
+                pool.release(connection)
+            to = route.redirected(replies)
+            if to is None:
+                return route.answer(replies)
+            node = client.get_node(*to)
+            if node is None or route.moved:
+                client.nodes_manager.initialize()
+                node = route.known(client.get_node(*to))
+
     def close(self) -> None:
         if self._owned:
             self._client.close()
+
+
+_REDIRECTIONS: Final = 16
+
+
+class Route:
+    """The way of a script to the node of a cluster that has its key, where another command must follow it on the same
+    connection: the cluster client does not say which one it took."""
+
+    def __init__(self, command: Words, last: Words) -> None:
+        # EVALSHA, digest, number of keys, first key.
+        self.key = command[3]
+        self.moved = False
+        """Whether the last redirection is for good."""
+        self._wanted = [command, last]
+        self._before: list[Words] = []
+        self._left = _REDIRECTIONS
+
+    @property
+    def commands(self) -> list[Words]:
+        """What is to be sent to the node."""
+        return [*self._before, *self._wanted]
+
+    def redirected(self, replies: Sequence[Any]) -> tuple[str, int] | None:
+        """Host and port of where it has to go instead, by the replies of a node."""
+        found = replies[len(self._before)]
+        if not isinstance(found, AskError) or not self._left:
+            return None
+        self._left -= 1
+        self.moved = isinstance(found, MovedError)
+        self._before = [] if self.moved else [(b"ASKING",)]
+        return found.host, found.port
+
+    def known(self, node: Any) -> Any:
+        """`node`, if the client knows it by now."""
+        if node is None:
+            raise ClusterDownError("a node of the cluster names another one that is not there")
+        return node
+
+    def answer(self, replies: Sequence[Any]) -> list[Any]:
+        """The replies to the script and to what followed it."""
+        return list(replies[len(self._before) :])

@@ -173,13 +173,26 @@ class Sentinel(Redis):
 
 
 class Cluster:
-    """A cluster of primaries without replicas, to be used with ``with``."""
+    """A cluster of primaries, to be used with ``with``. They have no replicas but those of `add_replica`.
 
-    def __init__(self, size: int = 3, binary: Path | None = None) -> None:
-        settings = {"cluster-enabled": "yes", "cluster-node-timeout": "2000", "cluster-require-full-coverage": "no"}
-        self.nodes = [Redis(binary, settings, port=True) for _ in range(size)]
-        for node in self.nodes:
-            node.settings["cluster-port"] = str(_free_port())
+    Args:
+        size: how many primaries.
+        binary, settings: of each node, as for `Redis`.
+    """
+
+    def __init__(self, size: int = 3, binary: Path | None = None, settings: Mapping[str, str] | None = None) -> None:
+        self._binary = binary
+        self._settings = {
+            "cluster-enabled": "yes",
+            "cluster-node-timeout": "2000",
+            "cluster-require-full-coverage": "no",
+            **(settings or {}),
+        }
+        self.nodes = [self._node() for _ in range(size)]
+        self.replicas: list[Redis] = []
+
+    def _node(self) -> Redis:
+        return Redis(self._binary, {**self._settings, "cluster-port": str(_free_port())}, port=True)
 
     def url(self) -> str:
         """Where it listens."""
@@ -192,12 +205,25 @@ class Cluster:
             with node.start().client() as client:
                 slots = range(number * share, min((number + 1) * share, _SLOTS))
                 client.execute_command("CLUSTER ADDSLOTS", *slots)
-        with self.nodes[0].client() as client:
-            for node in self.nodes[1:]:
-                client.execute_command("CLUSTER MEET", "127.0.0.1", node.port, int(node.settings["cluster-port"]))
+        for node in self.nodes[1:]:
+            self._meet(node)
         for node in self.nodes:
             node.wait(functools.partial(self._agreed, node))
         return self
+
+    def _meet(self, node: Redis) -> None:
+        with self.nodes[0].client() as client:
+            client.execute_command("CLUSTER MEET", "127.0.0.1", node.port, int(node.settings["cluster-port"]))
+
+    def add_replica(self, primary: Redis) -> Redis:
+        """Start a replica of one of the `nodes`, and wait until it has what that one has."""
+        replica = self._node().start()
+        self.replicas.append(replica)
+        self._meet(replica)
+        with primary.client() as client:
+            name: Any = client.execute_command("CLUSTER MYID")
+        replica.wait(functools.partial(_replicates, replica, name))
+        return replica
 
     def _agreed(self, node: Redis) -> bool:
         with node.client() as client:
@@ -207,7 +233,7 @@ class Cluster:
 
     def stop(self) -> None:
         """End it and remove what it stored."""
-        for node in self.nodes:
+        for node in (*self.nodes, *self.replicas):
             node.stop()
 
     def __enter__(self) -> Self:
@@ -215,6 +241,15 @@ class Cluster:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+def _replicates(replica: Redis, primary: bytes) -> bool:
+    """Whether it does; until then, tell it to."""
+    with replica.client() as client:
+        with contextlib.suppress(redis.ResponseError):  # it has not heard of the primary yet
+            client.execute_command("CLUSTER REPLICATE", primary)
+        info: Any = client.info("replication")
+        return bool(info.get("master_link_status") == "up")
 
 
 def _first() -> Path:
