@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,32 @@ def test_a_snapshot_says_what_the_log_says(path: Path) -> None:
         scan.advance(file.fileno(), read, thawed.end)
     assert read.freeze() == thawed.freeze()
     assert read.live == thawed.live
+
+
+def test_who_wrote_and_closes_leaves_a_snapshot_of_everything(tmp_path: Path) -> None:
+    backend, store = opened(tmp_path, durability="os")
+    chain(store, "t", 40)
+    assert not snapshot_of(tmp_path).exists()
+    backend.close()
+    thawed = Index.thaw(unwrap(snapshot_of(tmp_path).read_bytes()))
+    assert thawed is not None
+    assert thawed.end == log_of(tmp_path).stat().st_size
+
+
+def test_who_only_reads_leaves_none(path: Path) -> None:
+    snapshot_of(path).unlink()
+    backend, store = opened(path)
+    assert run(store.get("t", "", None)) is not None
+    backend.close()
+    assert not snapshot_of(path).exists()
+
+
+def test_a_store_that_was_removed_can_be_closed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    backend, store = opened(tmp_path, durability="os")
+    chain(store, "t", 40)
+    shutil.rmtree(log_of(tmp_path).parent)
+    backend.close()
+    assert not caplog.records
 
 
 def test_a_snapshot_saves_reading_the_log(path: Path) -> None:

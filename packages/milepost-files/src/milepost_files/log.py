@@ -93,6 +93,7 @@ class Log:
         """Of the file, when a writer last looked."""
         self._unsynced = False
         self._settled = False
+        self._wrote = False
         self._snapshot = Snapshot(self._stem)
         self._told: frozenset[str] = frozenset()
 
@@ -270,10 +271,10 @@ class Log:
             start = stop
         return outcome
 
-    def rest(self) -> None:
-        """What can wait until everybody has his answer: the snapshot of the index."""
+    def rest(self, *, last: bool = False) -> None:
+        """What can wait until everybody has his answer: the snapshot of the index. Who only reads leaves none."""
         index = self._index
-        if index is None or not self._snapshot.due(index):
+        if index is None or not self._wrote or not self._snapshot.due(index, last=last):
             return
         with self.mutex:
             index = self._index
@@ -452,6 +453,7 @@ class Log:
 
     def _put_down(self, held: Handle, index: Index, batch: _Batch, ends: Sequence[int]) -> None:
         """Write a batch. What did not make it to the file as a whole is cut off, and its changes fail."""
+        self._wrote = True
         data = batch.data
         step, size, need = self._settings.preallocate, self._size, index.end + frames.HEADER.size
         if need > size and (step or size > batch.start):

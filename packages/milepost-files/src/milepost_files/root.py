@@ -224,8 +224,11 @@ class Root:
 
     def close(self) -> None:
         with self._lock:
+            queues = list(self._open.values())
             self._open.clear()
         self._owners.clear()
+        for queue in queues:
+            queue.log.rest(last=True)
         self.views = Views()
 
     def _write_format(self) -> None:

@@ -15,6 +15,7 @@ from milepost_files.index import Index
 
 _FRAMES: Final = 256
 _BYTES: Final = 8 << 20
+_LAST: Final = 32
 _COMPRESS_OVER: Final = 1024
 
 _log = logging.getLogger("milepost.files")
@@ -52,12 +53,15 @@ class Snapshot:
         """Write a new one soon: the log may be another."""
         self._covered = (0, 0)
 
-    def due(self, index: Index) -> bool:
-        """Whether enough was added since. A damaged log gets none: the whole of it has to be looked at again."""
+    def due(self, index: Index, *, last: bool) -> bool:
+        """Whether enough was added since, or, if it is the `last` occasion, a little. A damaged log gets none: the whole
+        of it has to be looked at again."""
         frames, end = self._covered
-        return not index.damage and (
-            index.frames - frames >= max(_FRAMES, frames // 4) or index.end - end >= max(_BYTES, end // 4)
-        )
+        if index.damage:
+            return False
+        if last and index.frames - frames >= _LAST:
+            return True
+        return index.frames - frames >= max(_FRAMES, frames // 4) or index.end - end >= max(_BYTES, end // 4)
 
     def freeze(self, index: Index) -> bytes:
         """The bytes to `write` for `index`."""
@@ -74,6 +78,8 @@ class Snapshot:
             with open(temporary, "xb") as file:
                 file.write(data)
             os.rename(temporary, self._path)
+        except FileNotFoundError:
+            return  # the store has been removed meanwhile
         except OSError as exc:
             _log.warning("cannot write the index %s (%s); opening this thread will take longer", self._path, exc)
             with contextlib.suppress(OSError):

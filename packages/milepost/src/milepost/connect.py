@@ -114,6 +114,10 @@ def connect(url: str | Mapping[str, Any] | None = None, /, **options: Any) -> Sa
     return Saver(scheme.open(base, given), **passed, **saver_options)
 
 
+_found: dict[str, Scheme] = {}
+"""Schemes of packages, by name: what was installed stays so while the process runs."""
+
+
 def _schemes() -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=GROUP)}
 
@@ -126,9 +130,12 @@ def _examples() -> str:
 def _scheme(name: str, url: str) -> Scheme:
     if name == "memory":
         return MEMORY
-    point = _schemes().get(name)
-    if point is not None:
-        return cast("Scheme", point.load())
+    # Looking through everything that is installed takes longer than to open most stores.
+    found = _found.get(name)
+    if found is None and (point := _schemes().get(name)) is not None:
+        found = _found[name] = cast("Scheme", point.load())
+    if found is not None:
+        return found
     if name in _EXTRAS:
         raise InvalidConfig(
             f"{name}: needs a package that is not installed: pip install 'milepost[{_EXTRAS[name]}]'",
