@@ -235,6 +235,14 @@ def _store() -> None:
             saver.put(config, checkpoint, {"step": 1}, {"a": 1, "b": 1})  # type: ignore[arg-type]  # dicts like those
 
 
+def test_looking_creates_no_store(module: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    schema = ["--url", "file:./none", "--schema", f"{module()}:schema"]
+    for command in (["schema", "scan"], ["migrate", "--dry-run"]):
+        assert main([*command, *schema]) == 2
+        assert "there is no file store" in capsys.readouterr().err
+    assert not Path("none").exists()
+
+
 def test_scan_and_migrate(module: Write, capsys: pytest.CaptureFixture[str]) -> None:
     _store()
     name = module("a: int", version=2, upgrades="[Step(1, 2, drop_channel('b'))]")

@@ -270,7 +270,9 @@ def _opened(options: argparse.Namespace) -> Generator[Saver]:
                 yield given
             return
         given = given.schemas.by_ns if given.schemas else None
-    with connect(options.url, schema=given) as saver:
+    # Who only looks must not create a store where there is none.
+    looks: dict[str, Any] = {"setup": False} if getattr(options, "mode", "dry-run") == "dry-run" else {}
+    with connect(options.url, schema=given, **looks) as saver:
         yield saver
 
 
