@@ -15,6 +15,7 @@ from driving import Flavour, Graph, graph_of, thread
 from langgraph.graph import END, START
 from langgraph.types import Command, interrupt
 from milepost import schema as ms
+from milepost.errors import SchemaMismatch
 from milepost.saver import Saver
 from typing_extensions import TypedDict
 
@@ -177,3 +178,62 @@ async def test_a_subgraph_in_a_renamed_node_goes_on(saver_url: str, flavour: Fla
             assert (await flavour.state(graph, ONE)).next == ("new",)
             done = await flavour.invoke(graph, Command(resume=answer), ONE)
         assert done["log"] == ["in", "in", "['first'] yes", "['first', 'asked'] no"]
+
+
+class Narrow(TypedDict, total=False):
+    log: Annotated[list[str], operator.add]
+
+
+class Wide(Narrow, total=False):
+    tags: list[str]
+
+
+_ADDED = [ms.Step(1, 2, ms.add_channel("tags", ["default"]))]
+_NARROW = milepost.Schema(Narrow, version=1, name="chat")
+_WIDE = milepost.Schema(Wide, version=2, name="chat", upgrades=_ADDED, readable_from=1)
+_ALONE = milepost.Schema(Wide, version=2, name="chat", upgrades=_ADDED)
+
+
+def _chat(saver: Saver, version: int) -> Graph:
+    """Both releases have the same nodes; the newer one has one key more, which it reads and writes."""
+
+    def ask(state: dict[str, Any]) -> dict[str, Any]:
+        seen = f" {state['tags']}" if version == 2 else ""
+        return {"log": [f"{interrupt('?')}{seen}"], **({"tags": ["set"]} if version == 2 else {})}
+
+    builder = graph_of(Wide if version == 2 else Narrow)
+    builder.add_node("ask", ask)
+    builder.add_node("beside", lambda _: {"log": ["beside"]})
+    builder.add_edge(START, "ask")
+    builder.add_edge(START, "beside")
+    return builder.compile(checkpointer=saver)
+
+
+async def test_two_releases_side_by_side_on_one_thread(saver_url: str, flavour: Flavour) -> None:
+    """Each turn is begun by one of them and ended by one of them, in every order."""
+    async with milepost.connect(saver_url, schema=_NARROW) as first:
+        graphs = {1: _chat(first, 1), 2: _chat(Saver(first.backend, schema=_WIDE), 2)}
+        expected: list[str] = []
+        tags = ["default"]
+        for turn, (begins, ends) in enumerate([(1, 2), (2, 1), (2, 2), (2, 1), (1, 1), (1, 2), (2, 2)]):
+            await flavour.invoke(graphs[begins], {"log": [f"turn {turn}"]}, ONE)
+            # What a step of the older release has left out is the default again.
+            tags = ["default"] if begins == 1 else tags
+            for graph in graphs.values():
+                assert (await flavour.state(graph, ONE)).next == ("ask",)
+            done = await flavour.invoke(graphs[ends], Command(resume=f"answer {turn}"), ONE)
+            expected += [f"turn {turn}", f"answer {turn}" + (f" {tags}" if ends == 2 else ""), "beside"]
+            assert done["log"] == expected
+            tags = ["set"] if ends == 2 else ["default"]
+            assert (await flavour.state(graphs[2], ONE)).values == {"log": expected, "tags": tags}
+            assert (await flavour.state(graphs[1], ONE)).values == {"log": expected}
+
+
+async def test_a_newer_release_that_does_not_say_so_is_refused_by_the_older(saver_url: str, flavour: Flavour) -> None:
+    async with milepost.connect(saver_url, schema=_ALONE) as second:
+        await flavour.invoke(_chat(second, 2), {"log": ["in"], "tags": []}, ONE)
+        older = _chat(Saver(second.backend, schema=_NARROW), 1)
+        for attempt in (flavour.state(older, ONE), flavour.invoke(older, Command(resume="yes"), ONE)):
+            with pytest.raises(SchemaMismatch, match="version 2 of schema 'chat'; this release has version 1"):
+                await attempt
+        assert (await flavour.state(_chat(second, 2), ONE)).next == ("ask",)

@@ -101,7 +101,7 @@ def _sent(saver: Saver, name: str) -> Graph:
     return builder.compile(checkpointer=saver)
 
 
-def _functional(saver: Saver, name: str) -> AnyGraph:
+def _functional(saver: Saver, name: str, flow: str = "flow") -> AnyGraph:
     def called(number: int) -> int:
         return number + int(interrupt(number))
 
@@ -112,11 +112,11 @@ def _functional(saver: Saver, name: str) -> AnyGraph:
     def plain(number: int) -> int:
         return number
 
-    @entrypoint(checkpointer=saver)
-    def flow(number: int) -> list[int]:
+    def runs(number: int) -> list[int]:
         return [plain(number).result(), asks(number).result(), asks(number + 1).result()]
 
-    return flow
+    runs.__name__ = runs.__qualname__ = flow
+    return entrypoint(checkpointer=saver)(runs)
 
 
 SHAPES: dict[str, Any] = {
@@ -190,10 +190,33 @@ async def test_an_answered_call_is_renamed(first: Saver, flavour: Flavour) -> No
     assert await flavour.invoke(graph, Command(resume=2), ONE) == [10, 11, 13]
 
 
-async def test_the_caller_of_pending_calls_cannot_be_renamed(first: Saver, flavour: Flavour) -> None:
+@pytest.mark.parametrize("by_id", [False, True], ids=["plain", "by id"])
+@pytest.mark.parametrize("answered", [0, 1])
+async def test_an_entrypoint_is_renamed(first: Saver, flavour: Flavour, answered: int, by_id: bool) -> None:
+    old = _functional(first, "old")
+    await flavour.invoke(old, 10, ONE)
+    for _ in range(answered):
+        await flavour.invoke(old, Command(resume=1), ONE)
+    asked = first.question_ids(ONE)
+    # Both names change, in one step or in two.
+    rename = ms.rename_node("flow", "other", calls=["plain", "old"])
+    changes = [rename, ms.rename_node("old", "new")]
+    steps = [ms.Step(1, 3, *changes)] if by_id else [ms.Step(1, 2, changes[0]), ms.Step(2, 3, changes[1])]
+    after = _after(first, milepost.Schema(State, version=3, upgrades=steps))
+    graph = _functional(after, "new", "other")
+    assert (await flavour.state(graph, ONE)).next == ("other",)
+    ids = after.question_ids(ONE)
+    answer: Any = {ids[id]: 1 + answered for id in asked} if by_id else 1 + answered
+    done = await flavour.invoke(graph, Command(resume=answer), ONE)
+    if not answered:
+        done = await flavour.invoke(graph, Command(resume=2), ONE)
+    assert done == [10, 11, 13]
+
+
+async def test_an_entrypoint_is_renamed_and_its_calls_are_not_named(first: Saver, flavour: Flavour) -> None:
     await flavour.invoke(_functional(first, "old"), 10, ONE)
-    graph = _functional(_after(first, _second(ms.rename_node("flow", "other"))), "old")
-    with pytest.raises(SchemaMismatch, match="'flow'"):
+    graph = _functional(_after(first, _second(ms.rename_node("flow", "other"))), "old", "other")
+    with pytest.raises(SchemaMismatch, match=r"'flow'.*calls="):
         await flavour.state(graph, ONE)
 
 
@@ -458,23 +481,43 @@ async def test_a_subgraph_behind_a_join_of_renamed_nodes(flavour: Flavour) -> No
         assert done["log"][-1] == "1 yes"
 
 
-async def test_the_error_of_a_node_is_handled_under_other_names(first: Saver, flavour: Flavour) -> None:
-    """Which node handles it is not told by what is stored: refused, and not run a second time."""
+@pytest.mark.parametrize("handler", ["own", "of all"])
+@pytest.mark.parametrize("sent", [False, True], ids=["triggered", "sent"])
+async def test_the_error_of_a_node_is_handled_under_another_name(
+    first: Saver, flavour: Flavour, sent: bool, handler: str
+) -> None:
+    """The handler asks a question; neither it nor the node that failed runs from the beginning again."""
 
     def graph(saver: Saver, name: str) -> Graph:
         def fails(_: Any) -> None:
+            failed.append(name)
             raise ValueError("on purpose")
 
-        builder = graph_of(State)
-        builder.add_node(name, fails, error_handler=lambda _: {"log": [str(interrupt("retry?"))]})
-        builder.add_edge(START, name)
-        return builder.compile(checkpointer=saver)
+        def handle(_: Any) -> Any:
+            return {"log": [f"{interrupt('retry?')} {interrupt('sure?')}"]}
 
+        builder: Any = graph_of(State)
+        builder.add_node(name, fails, **({"error_handler": handle} if handler == "own" else {}))
+        if handler == "of all":
+            builder.set_node_defaults(error_handler=handle)
+        if sent:
+            builder.add_conditional_edges(START, lambda _: [Send(name, {"key": "k"})])
+        else:
+            builder.add_edge(START, name)
+        compiled: Graph = builder.compile(checkpointer=saver)
+        return compiled
+
+    failed: list[str] = []
     await flavour.invoke(graph(first, "old"), {"log": ["in"]}, ONE)
-    with pytest.raises(SchemaMismatch, match="node_error_handler"):
-        await flavour.state(graph(_after(first, _second(ms.rename_node("old", "new"))), "new"), ONE)
-    unchanged = _after(first, _second(ms.rename_channel("key", "word")))
-    assert (await flavour.invoke(graph(unchanged, "old"), Command(resume="yes"), ONE))["log"] == ["in", "yes"]
+    await flavour.invoke(graph(first, "old"), Command(resume="yes"), ONE)
+    asked = first.question_ids(ONE)
+    after = _after(first, _second(ms.rename_node("old", "new"), ms.rename_channel("key", "word")))
+    ids = after.question_ids(ONE)
+    assert len(asked) == 1
+    assert set(ids) > set(asked)
+    answers = {ids[id]: "no" for id in asked}
+    assert (await flavour.invoke(graph(after, "new"), Command(resume=answers), ONE))["log"] == ["in", "yes no"]
+    assert failed == ["old"]
 
 
 _NESTED: dict[str, Any] = {

@@ -29,6 +29,8 @@ class Change:
     """Classes under other names, for the decoder."""
     nodes: tuple[str, ...] = ()
     """Nodes whose name changes."""
+    calls: tuple[str, ...] = ()
+    """Tasks of the functional API that may have been called by those."""
     renamed_from: tuple[str, ...] = ()
     """Channels whose name changes, by their names before."""
     adds: tuple[str, ...] = ()
@@ -120,9 +122,10 @@ class _MapChannel(Change):
 
 
 class _RenameNode(Change):
-    def __init__(self, old: str, new: str | None) -> None:
+    def __init__(self, old: str, new: str | None, calls: Iterable[str] = ()) -> None:
         self._old, self._new = old, new
         self.nodes = (old,)
+        self.calls = tuple(calls)
 
     def node(self, name: str) -> str | None:
         return self._new if name == self._old else name
@@ -255,9 +258,15 @@ def map_channel(name: str, function: Callable[[Any], Any], *, update: Callable[[
     return _MapChannel(_text(name), function, update or function)
 
 
-def rename_node(old: str, new: str) -> Change:
-    """A node has another name: what waits in it, waits there under the new one."""
-    return _RenameNode(_text(old), _text(new))
+def rename_node(old: str, new: str, *, calls: Iterable[str] = ()) -> Change:
+    """A node has another name: what waits in it, waits there under the new one.
+
+    For an entrypoint of the functional API, `calls` are the names of the tasks that it calls, as they are before this
+    change. What such a task has done is kept under an id which is made of both names, and does not tell them.
+    """
+    if isinstance(calls, str):
+        raise InvalidConfig(f"calls is {calls!r}: it must be a list of names", what="calls", value=repr(calls))
+    return _RenameNode(_text(old), _text(new), map(_text, calls))
 
 
 def drop_node(name: str, *, to: str | None = None) -> Change:

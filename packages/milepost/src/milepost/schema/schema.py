@@ -135,6 +135,16 @@ class Schema:
         return tuple(chain for steps in (up, down) if (chain := node_renames(steps)))
 
     @cached_property
+    def calls(self) -> tuple[str, ...]:
+        """Tasks that renamed entrypoints call, by every name that they had."""
+        steps = (*self.upgrades, *self.downgrades)
+        names = {name for step in steps for change in step.changes for name in change.calls}
+        for chain in self.node_chains:
+            for old, new in chain:
+                names |= {new} if old in names else set()
+        return tuple(sorted(names))
+
+    @cached_property
     def renames_classes(self) -> bool:
         """Whether any step gives a class another name."""
         return any(change.classes for step in (*self.upgrades, *self.downgrades) for change in step.changes)

@@ -18,8 +18,9 @@ from milepost.schema.tasks import Tasks, pulled
 class _All(Change):
     """Changes of nodes' names, one after the other."""
 
-    def __init__(self, changes: Sequence[Change]) -> None:
+    def __init__(self, changes: Sequence[Change], calls: Sequence[str]) -> None:
         self._changes = changes
+        self.calls = tuple(calls)
         self.nodes = tuple(node for change in changes for node in change.nodes)
 
     def node(self, name: str) -> str | None:
@@ -40,7 +41,7 @@ _NONE = Change()
 
 def backwards(schema: Schema | None) -> tuple[Change, ...]:
     """What leads from the nodes' names of now to each set of names that they had before; first to the latest."""
-    return tuple(map(_back, _renamings(schema)))
+    return tuple(_back(schema, renames) for renames in _renamings(schema))
 
 
 def _renamings(schema: Schema | None) -> list[Sequence[tuple[str, str]]]:
@@ -49,8 +50,8 @@ def _renamings(schema: Schema | None) -> list[Sequence[tuple[str, str]]]:
     return [chain[at:] for chain in chains for at in range(len(chain) - 1, -1, -1)]
 
 
-def _back(renames: Sequence[tuple[str, str]]) -> Change:
-    return _All([rename_node(new, old) for old, new in reversed(renames)])
+def _back(schema: Schema | None, renames: Sequence[tuple[str, str]]) -> Change:
+    return _All([rename_node(new, old) for old, new in reversed(renames)], schema.calls if schema else ())
 
 
 def former_spaces(schema: Schema | None, image: Image, ns: str, former: Sequence[str]) -> Iterator[str]:
@@ -93,7 +94,7 @@ def present_space(schema: Schema | None, image: Image, space: str, above: str) -
     tasks, then = Tasks(image), Tasks(image, above)
     changes = (_NONE, *backwards(schema))
     # By names alone, a call of a node that is no more looks like one of a node of this name: so that comes last.
-    meant = [(_back(some), present_name(some, name)) for some in reversed(_renamings(schema))]
+    meant = [(_back(schema, some), present_name(some, name)) for some in reversed(_renamings(schema))]
     meant = [(change, now) for change, now in meant if now != name] + [(change, name) for change in changes]
     for change, now in meant:
         if change.node(now) != name:

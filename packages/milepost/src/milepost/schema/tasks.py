@@ -23,8 +23,12 @@ _PULLED: Final = f"~{_PULL}, "
 _PUSHED, _OF_SEND = f"~{_PUSH}, ", ", 0000000000"
 _SENT: Final = re.compile(rf"{_PUSHED}([0-9]{{10}}){_OF_SEND}")
 _CALLED: Final = re.compile(rf"~{_PUSH}, (~.*), ([0-9]{{10}}), 0000000001", re.DOTALL)
-_HANDLED: Final = ", node_error_handler, 0000000000"
-"""Ends the path of the task that handles the error of another one. It does not tell which node that is."""
+_HANDLER: Final = "node_error_handler"
+_HANDLED: Final = f", {_HANDLER}, 0000000000"
+"""Ends the path of the task that handles the error of another one, whose path is before it."""
+_OWN_HANDLER: Final = "__error_handler__"
+"""Begins the name of a node's own handler, before the node's. The other one is that of the whole graph."""
+_EVERY_HANDLER: Final = "__default_error_handler__"
 _JOINS: Final = 6
 """Most joins into one node of which every combination is tried."""
 ANSWERS: Final = 64
@@ -63,8 +67,8 @@ class Tasks:
 
     def moved(self, change: Change, write: Write) -> Moved | None:
         """The task of `write` after `change`; None when there is none any more. Raises `NotDeclared`."""
-        if write.path.endswith(_HANDLED) and change.nodes:
-            return self._unproven(write, write.path)
+        if write.path.endswith(_HANDLED):
+            return self._handled(change, write)
         if write.path.startswith(_PULLED):
             return self._pulled(change, write, write.path[len(_PULLED) :])
         if sent := _SENT.fullmatch(write.path):
@@ -105,20 +109,48 @@ class Tasks:
             return self._unproven(write, name) if new != name else _same(write)
         return self._moved(name, write.task, new, self._task(new, _PUSH, str(at), parent=self._after), write.path)
 
+    def _handled(self, change: Change, write: Write) -> Moved | None:
+        """A task that handles the error of another one. Its id depends on that one's."""
+        path = write.path[: -len(_HANDLED)]
+        name = self._node(path)
+        for task, made in self.made(name or ""):
+            within = f"{self.space(name or '', task)}|"
+            for handler in (f"{_OWN_HANDLER}{name}", _EVERY_HANDLER) if made == path else ():
+                if self._task(handler, _PUSH, _HANDLER, task, parent=within) != write.task:
+                    continue
+                failed = self.moved(change, Write(task, 0, path, "", None))
+                if failed is None or not failed.before:
+                    return None if failed is None else _same(write)
+                new = handler if handler == _EVERY_HANDLER else f"{_OWN_HANDLER}{change.node(name or '')}"
+                now = self._task(new, _PUSH, _HANDLER, failed.task, parent=f"{failed.after}|")
+                return Moved(
+                    now, failed.path + _HANDLED, f"{within}{handler}:{write.task}", f"{failed.after}|{new}:{now}"
+                )
+        return self._unproven(write, name or path) if change.nodes or self._after != self._parent else _same(write)
+
     def _called(self, change: Change, write: Write, parent: str, at: int) -> Moved | None:
         """A call of the functional API. Its id depends on that of the task which made the call."""
         caller = parent[len(_PULLED) :] if parent.startswith(_PULLED) else None
-        if caller is None or change.node(caller) != caller or self._after != self._parent:
-            return self._unproven(write, caller or parent)
+        if caller is None:
+            return self._unproven(write, parent)
+        if change.node(caller) is None or change.restarts(caller):
+            return None
         for triggers in self._triggers(caller):
-            within = f"{self._parent}{caller}:{self._task(caller, _PULL, *triggers)}|"
-            for name in change.nodes:
-                if self._task(name, _PUSH, parent, str(at), parent=within) == write.task:
-                    new = change.node(name)
-                    if new is None or change.restarts(name):
-                        return None
-                    task = self._task(new, _PUSH, parent, str(at), parent=within)
-                    return self._moved(name, write.task, new, task, write.path, within)
+            called_by = self._task(caller, _PULL, *triggers)
+            within = f"{self.space(caller, called_by)}|"
+            for name in (*change.nodes, *change.calls):
+                if self._task(name, _PUSH, parent, str(at), parent=within) != write.task:
+                    continue
+                new = change.node(name)
+                made = self.moved(change, Write(called_by, 0, parent, "", None))
+                if new is None or made is None or change.restarts(name):
+                    return None
+                after = f"{made.after}|" if made.before else within
+                task = self._task(new, _PUSH, made.path, str(at), parent=after)
+                path = f"{_PUSHED}{made.path}, {at:010d}, 0000000001"
+                return Moved(task, path, f"{within}{name}:{write.task}", f"{after}{new}:{task}")
+        if change.node(caller) != caller or self._after != self._parent:
+            return self._unproven(write, caller, "name the tasks that it calls: rename_node(…, calls=[…]), or ")
         return _same(write)
 
     def _triggers(self, name: str) -> Iterator[tuple[str, ...]]:
@@ -148,14 +180,13 @@ class Tasks:
         digits = xxh3_128_hexdigest(self._id + text.encode("utf-8", "surrogatepass"))
         return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
-    def _moved(self, name: str, task: str, new: str, now: str, path: str, parent: str | None = None) -> Moved:
-        before, after = (self._parent, self._after) if parent is None else (parent, parent)
-        return Moved(now, path, f"{before}{name}:{task}", f"{after}{new}:{now}")
+    def _moved(self, name: str, task: str, new: str, now: str, path: str) -> Moved:
+        return Moved(now, path, f"{self._parent}{name}:{task}", f"{self._after}{new}:{now}")
 
-    def _unproven(self, write: Write, name: str) -> Moved:
+    def _unproven(self, write: Write, name: str, advice: str = "") -> Moved:
         raise NotDeclared(
             f"{self._where} has a pending write of task {write.task!r}, of node {name!r} or what it called, and its id "
-            "is not the one that this release of Milepost computes for it: finish the thread with the release that it "
+            f"is not the one that this release of Milepost computes for it: {advice}finish the thread with the release that it "
             "waits in, or drop the node with drop_node(…, to=…)"
         )
 
@@ -173,11 +204,18 @@ class Tasks:
 
     def space_of(self, write: Write) -> str | None:
         """The namespace of the task of `write`, if its path tells the node."""
-        if write.path.startswith(_PULLED):
-            return self.space(write.path[len(_PULLED) :], write.task)
-        sent = _SENT.fullmatch(write.path)
+        name = self._node(write.path)
+        return None if name is None else self.space(name, write.task)
+
+    def _node(self, path: str) -> str | None:
+        """The node of a task that was triggered or sent."""
+        if path.endswith(_HANDLED):
+            return None
+        if path.startswith(_PULLED):
+            return path[len(_PULLED) :]
+        sent = _SENT.fullmatch(path)
         send: Any = self._sends[at] if sent and (at := int(sent[1])) < len(self._sends) else None
-        return self.space(send.node, write.task) if is_send(send) else None
+        return send.node if is_send(send) else None
 
     def sent_to(self, name: str) -> Iterator[str]:
         """The paths of the tasks that were sent to a node."""
