@@ -7,14 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
+from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import DeltaChannelHistory
 
 from milepost import archive, maintenance, upkeep
 from milepost.codec.codec import of_checkpoint
-from milepost.errors import Conflict, MilepostError
-from milepost.operations import PAGE, Operations, Side
-from milepost.places import ATTACHMENTS, Place
-from milepost.store import merge_spans
+from milepost.errors import Conflict, InvalidConfig, MilepostError
+from milepost.operations import PAGE, TRIES, Operations, Side
+from milepost.places import ATTACHMENTS, PINNED, Place
+from milepost.store import Query, merge_spans
 
 
 async def keep(ops: Operations, side: Side, order: upkeep.Order) -> upkeep.Report:
@@ -64,6 +65,29 @@ async def restore(ops: Operations, side: Side, path: str | os.PathLike[str], thr
         await store.load(target, replace(batch, rows=batch.rows[at : at + PAGE], writes=(), packs=()))
     ops.codec.reset(target)
     return upkeep.Restored(target, len(batch.rows), len(batch.writes))
+
+
+async def pin(ops: Operations, side: Side, place: Place, *, value: bool) -> RunnableConfig:
+    """See `milepost.saver.Saver.pin`."""
+    thread, ns, id = place
+    with ops.watch("pin" if value else "unpin", thread):
+        store = await ops.open(side)
+        for _ in range(TRIES):
+            page = await store.page(Query(thread, ns, id), None, 1, items=False)
+            if not page.snapshots:
+                raise InvalidConfig(
+                    f"thread {thread!r} has no checkpoint {'' if id is None else repr(id) + ' '}in namespace {ns!r} to pin",
+                    what="checkpoint_id",
+                    value=repr(id),
+                )
+            row, generation = page.snapshots[0].row, page.snapshots[0].generation
+            if bool(ops.codec.header(thread, row).metadata.get(PINNED)) is value:
+                return place.config(row.id)
+            # If a drop has changed its parent since, the generation is another one.
+            answer = await store.put(thread, ops.codec.pinned(thread, row, pin=value), (), generation)
+            if not answer.stale:
+                return place.config(row.id)
+    raise Conflict(f"thread {thread!r} was shortened {TRIES} times meanwhile: try again", thread=thread)
 
 
 async def attachment(ops: Operations, side: Side, thread: str, address: str) -> str | bytes | None:

@@ -11,6 +11,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypedDict, Unpack, cast
 
+from langchain_core.runnables import RunnableConfig
+
 from milepost import chores
 from milepost.compacting import Compaction
 from milepost.compaction import Compactor
@@ -20,7 +22,7 @@ from milepost.lease import ThreadLease
 from milepost.maintaining import MAINTAINER, TTL, Growth, Maintaining
 from milepost.migrating import MODES, Cursor, Migrated, Mode
 from milepost.operations import AsyncSide, BlockingSide, Operations
-from milepost.places import check_id, check_list, check_thread
+from milepost.places import check_id, check_list, check_thread, place_of
 from milepost.retention import Retention
 from milepost.tenants import TenantBackend
 from milepost.units import Duration, Size, seconds, size
@@ -163,9 +165,12 @@ class Keeping(ABC):
     ) -> Maintaining:
         """`maintain` in the background, while a ``with`` or ``async with`` block runs: at once, and then each `every`.
 
-        Of all processes that use the store, one does it at a time; when that one ends, another takes over. With `grown`,
-        the process that does it looks at a thread as soon as it has put that many bytes to it since it last looked (and
-        `quiet` is over), which needs no scan.
+        Of all processes that use the store, one does it at a time; when that one ends, another takes over. The process
+        that does it looks at a thread of its own without waiting, and without a scan, as soon as `quiet` is over, when
+
+        - it has put `grown` bytes to it since it last looked, or
+        - there is something to compact and the latest checkpoint has passed `compact_over`, by what the put knows: the
+          bytes of its values before they are compressed, as far as this process has encoded them.
         """
         order = _order(policy, **options)
         shared = self._ops.shared
@@ -182,7 +187,12 @@ class Keeping(ABC):
         def watch(growth: Growth | None) -> None:
             shared.growth = growth
 
-        growth = None if grown is None else Growth(size(grown, "grown"), order.threads)
+        by, over_head = None if grown is None else size(grown, "grown"), order.compaction.over
+        if not order.compaction.compactors:
+            over_head = None
+        growth = None
+        if by is not None or over_head is not None:
+            growth = Growth(by, over_head, order.compaction.ns, order.threads)
         lease = partial(self.lease, MAINTAINER, ttl=TTL, wait=0)
         manager = Maintaining(lease, (once, aonce), seconds(every, "every"), order.compaction.quiet, growth, watch)
         return manager
@@ -222,6 +232,29 @@ class Keeping(ABC):
         """`restore`, async."""
         name = None if thread_id is None else check_thread(thread_id)
         return await chores.restore(self._ops, self._async(), path, name)
+
+    def pin(self, config: RunnableConfig) -> RunnableConfig:
+        """Have a checkpoint kept, whatever its age, until `unpin` or its thread's deletion, or that of its run: without a
+        checkpoint id the one that is latest now. Returns its config.
+
+        Its metadata has a true "pinned" from then on, and so has a copy of it. Nothing else of it changes, and a run that
+        goes on from it does not notice.
+
+        Raises `InvalidConfig` when there is no such checkpoint.
+        """
+        return run(chores.pin(self._ops, self._blocking(), place_of(config), value=True))
+
+    async def apin(self, config: RunnableConfig) -> RunnableConfig:
+        """`pin`, async."""
+        return await chores.pin(self._ops, self._async(), place_of(config), value=True)
+
+    def unpin(self, config: RunnableConfig) -> RunnableConfig:
+        """Take back `pin`, and any other "pinned" in a checkpoint's metadata. Otherwise as `pin`."""
+        return run(chores.pin(self._ops, self._blocking(), place_of(config), value=False))
+
+    async def aunpin(self, config: RunnableConfig) -> RunnableConfig:
+        """`unpin`, async."""
+        return await chores.pin(self._ops, self._async(), place_of(config), value=False)
 
     def attachment(self, thread_id: str, address: str) -> str | bytes | None:
         """What compaction moved out of the thread's state to `address`; None when there is no such attachment."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Final, Protocol, Self
@@ -21,43 +22,65 @@ TTL: Final = 60.0
 
 
 class Growth:
-    """Counts what this process puts to threads, and tells when one has grown by more than `over` bytes."""
+    """Counts what this process puts to threads, and tells when one has grown by more than `by` bytes, or when its latest
+    checkpoint in the namespace `ns` has come to more than `head` bytes. A head that stays large although the thread was
+    looked at (in the store it may be compressed to less) is due again when it has grown by a quarter."""
 
-    def __init__(self, over: int, threads: Collection[str] | None = None) -> None:
-        self._over = over
+    def __init__(
+        self, by: int | None, head: int | None = None, ns: str = "", threads: Collection[str] | None = None
+    ) -> None:
+        self.ns = ns
+        self._by = math.inf if by is None else by
+        self._head = math.inf if head is None else head
         self._threads = None if threads is None else frozenset(threads)
         self._lock = threading.Lock()
         self._bytes: dict[str, int] = {}
+        self._heads: dict[str, int] = {}
+        """Those over `head`."""
+        self._marks: dict[str, float] = {}
+        """At how many bytes a head that was looked at is due again."""
         self._due: set[str] = set()
         self.wake: Callable[[], object] = lambda: None
 
-    def note(self, thread: str, size: int) -> None:
-        """So many bytes were put."""
-        if not size or (self._threads is not None and thread not in self._threads):
+    def note(self, thread: str, size: int, head: int | None = None) -> None:
+        """So many bytes were put, and the latest checkpoint has so many, if it is of the namespace."""
+        if self._threads is not None and thread not in self._threads:
             return
         with self._lock:
-            total = self._bytes.get(thread, 0) + size
-            due = total > self._over and thread not in self._due
-            self._bytes[thread] = total
+            total = self._bytes[thread] = self._bytes.get(thread, 0) + size
+            large = head is not None and self._passes(thread, head)
+            due = (total > self._by or large) and thread not in self._due
             if due:
                 self._due.add(thread)
         if due:
             self.wake()
 
+    def _passes(self, thread: str, head: int) -> bool:
+        if head <= self._head:
+            self._heads.pop(thread, None)
+            self._marks.pop(thread, None)
+            return False
+        self._heads[thread] = head
+        return head > self._marks.get(thread, self._head)
+
     def take(self) -> list[str]:
-        """The threads that are due. They start at nothing again."""
+        """The threads that are due. They start anew."""
         with self._lock:
             due = sorted(self._due)
-            self._due.clear()
-            for thread in due:
-                del self._bytes[thread]
+            self._looked_at(due)
             return due
 
     def restart(self) -> None:
         """All threads were looked at."""
         with self._lock:
-            self._due.clear()
-            self._bytes.clear()
+            self._looked_at([*self._bytes])
+
+    def _looked_at(self, threads: Iterable[str]) -> None:
+        for thread in threads:
+            self._due.discard(thread)
+            self._bytes.pop(thread, None)
+            if (head := self._heads.pop(thread, None)) is not None:
+                self._marks[thread] = 1.25 * head
 
 
 class Pass(Protocol):

@@ -500,7 +500,8 @@ class Operations:
             if boundary := shared.boundary:
                 boundary.committed((place.thread, place.ns, placed.row.id))
             if growth := shared.growth:
-                growth.note(place.thread, sum(len(pack.data) for pack in placed.packs))
+                head = codec.size(draft) if place.ns == growth.ns else None
+                growth.note(place.thread, sum(len(pack.data) for pack in placed.packs), head)
             if event:
                 event.bytes = len(placed.row.header) + sum(len(pack.data) for pack in placed.packs)
                 event.items_new, event.items_reused = len(placed.fresh), placed.reused

@@ -14,8 +14,8 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from milepost.codec.calls import moved
 from milepost.codec.coding import Coding, OwnCoding, coding_for, own_serializer
 from milepost.codec.envelope import Vault, unwrap, wrap
-from milepost.codec.header import Header, front, open_header, open_layouts, reseal_header, seal_header
-from milepost.codec.items import Inline, Item, Piece, cut
+from milepost.codec.header import Header, front, open_header, open_layouts, reseal_header, seal_header, with_fact
+from milepost.codec.items import Inline, Item, Piece, cut, size
 from milepost.codec.layout import INLINES, TYPED, Address, Layout, Placer, from_wire, is_snapshot, spans_of, to_wire
 from milepost.codec.memo import Memory, ThreadMemo
 from milepost.codec.pack import COMPRESS_OVER, merge, regroup, repack, reseal_pack, seal_pack
@@ -234,6 +234,15 @@ class Codec:
             memo=memo,
         )
 
+    def size(self, draft: Draft) -> int:
+        """Bytes of a draft's values before they are compressed, but for those that this process has never encoded."""
+        sizes = draft.memo.sizes
+        with draft.memo.lock:
+            for channel, piece in draft.pieces.items():
+                if not isinstance(piece, tuple):
+                    sizes[draft.ns, channel] = size(piece)
+            return sum(sizes.get((draft.ns, channel), 0) for channel in draft.pieces)
+
     def referred(self, draft: Draft) -> tuple[Span, ...]:
         """Where the values of the unchanged channels lie."""
         return _spans(piece for piece in draft.pieces.values() if isinstance(piece, tuple))
@@ -349,6 +358,22 @@ class Codec:
             return open_header(row.header, thread, row.ns, row.id, own=self._own, serde=self.serde, vault=self._vault)
         except MilepostError as exc:
             raise of_checkpoint(exc, thread, row) from exc
+
+    def pinned(self, thread: str, row: CheckpointRow, *, pin: bool) -> CheckpointRow:
+        """The checkpoint with, or without, a mark in its metadata that keeps it. Raises as `header` does."""
+        facets: Facets = {key: value for key, value in row.facets.items() if key != PINNED}
+        if pin or self.seals:
+            facets[PINNED] = pin
+        try:
+            header = with_fact(
+                *(row.header, thread, row.ns, row.id, (PINNED, True if pin else None)),
+                own=self._own,
+                serde=self.serde,
+                vault=self._vault,
+            )
+        except MilepostError as exc:
+            raise of_checkpoint(exc, thread, row) from exc
+        return replace(row, header=header, facets=facets)
 
     def layouts(self, thread: str, row: CheckpointRow, wanted: Container[str]) -> dict[str, Layout]:
         """Where the values of the channels `wanted` lie. Raises as `header` does."""

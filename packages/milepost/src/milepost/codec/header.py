@@ -191,6 +191,33 @@ def open_layouts(
         raise Corrupt(f"the header of checkpoint {id!r} does not make sense: {exc}", damage="header") from exc
 
 
+def with_fact(
+    data: bytes,
+    thread: str,
+    ns: str,
+    id: str,
+    fact: tuple[str, Any],
+    *,
+    own: Serializer,
+    serde: SerializerProtocol,
+    vault: Vault | None,
+) -> bytes:
+    """The header with one entry of its metadata set, or with None taken away. Raises as `open_header` does."""
+    name, value = fact
+    about = _about(thread, ns, id) if vault else b""
+    try:
+        body, back = own.decode(unwrap(data, vault=vault, about=about))
+        at = 3 if body[0] == _FOREIGN else 6
+        facts = serde.loads_typed(tuple(body[at])) if body[0] == _FOREIGN else body[at][3]
+        facts = {key: kept for key, kept in facts.items() if key != name} | ({} if value is None else {name: value})
+        body[at] = list(serde.dumps_typed(facts)) if body[0] == _FOREIGN else [*body[at][:3], facts]
+    except (ValueError, TypeError, IndexError) as exc:
+        raise Corrupt(f"the header of checkpoint {id!r} does not make sense: {exc}", damage="header") from exc
+    encoded = ormsgpack.packb(body) if body[0] == _FOREIGN else own.encode(body)
+    payload = array_header(2) + encoded + ormsgpack.packb(back)
+    return wrap(payload, compress_over=COMPRESS_OVER, vault=vault, about=about)
+
+
 def _in_front(rest: dict[str, Any], **taken: Any) -> dict[str, Any]:
     return {**{key: value for key, value in taken.items() if value is not None}, **rest}
 

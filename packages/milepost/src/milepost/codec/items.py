@@ -213,6 +213,17 @@ def watched(piece: Piece) -> bool:
     return isinstance(piece, Delta) and watched(piece.inner)
 
 
+def size(piece: Piece) -> int:
+    """Bytes of a value as it is encoded, before anything is compressed."""
+    if isinstance(piece, Many):
+        return sum(block.size for block in piece.blocks)
+    if isinstance(piece, Keyed):
+        return size(piece.keys) + size(piece.values)
+    if isinstance(piece, Delta):
+        return size(piece.inner)
+    return len(piece.item.plain if isinstance(piece, One) else piece.data)
+
+
 def weight(piece: Piece) -> int:
     """Bytes that `piece` keeps in memory, roughly."""
     if isinstance(piece, Many):

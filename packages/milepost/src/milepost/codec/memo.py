@@ -51,6 +51,8 @@ class ThreadMemo:
         self._writer = secrets.randbits(63)
         self._next = 1
         self._family: object = None
+        self.sizes: dict[tuple[str, str], int] = {}
+        """(ns, channel) -> bytes of the value that was put last, where somebody wants to know."""
         self._pieces: dict[tuple[str, str], tuple[Piece, int]] = {}
         self._values: OrderedDict[tuple[str, str], Values] = OrderedDict()
         self._raw: deque[tuple[str, Sequence[Pack], int]] = deque()

@@ -217,6 +217,12 @@ class Face:
             return self.saver.attachment(thread, address)
         return await self.saver.aattachment(thread, address)
 
+    async def pin(self, config: RunnableConfig) -> RunnableConfig:
+        return self.saver.pin(config) if self._blocking else await self.saver.apin(config)
+
+    async def unpin(self, config: RunnableConfig) -> RunnableConfig:
+        return self.saver.unpin(config) if self._blocking else await self.saver.aunpin(config)
+
     async def maintain(self, policy: Any = None, **options: Any) -> Report:
         if self._blocking:
             return self.saver.maintain(policy, **options)

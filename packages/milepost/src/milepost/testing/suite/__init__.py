@@ -21,7 +21,7 @@ from milepost.testing.suite.ledger import CallsContended, CallsFaults, CallsInDo
 from milepost.testing.suite.ledger_threads import CallsBarrier, CallsKeys, CallsOfThreads, CallsOrphans
 from milepost.testing.suite.migration import Migration
 from milepost.testing.suite.moving import Moves
-from milepost.testing.suite.outlines import Outlines
+from milepost.testing.suite.outlines import Outlines, Pins
 from milepost.testing.suite.reading import Latest, Listing
 from milepost.testing.suite.releases import Releases
 from milepost.testing.suite.rollback import Repairs, Rollbacks
@@ -75,6 +75,7 @@ __all__ = [
     "Once",
     "Outlines",
     "Overview",
+    "Pins",
     "Policies",
     "Prune",
     "Refused",
@@ -116,6 +117,7 @@ class Everything(
     Prune,
     Generations,
     Outlines,
+    Pins,
     Policies,
     Merging,
     Hooked,

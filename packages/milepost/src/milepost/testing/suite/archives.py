@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from langchain_core.messages import HumanMessage
 
 from milepost.archive import ArchiveFolder, frames
+from milepost.compaction import trim_messages
 from milepost.errors import Conflict, Corrupt, InvalidConfig
 from milepost.ledger import Succeeded
 from milepost.maintaining import MAINTAINER
@@ -157,6 +159,22 @@ class Background(Behaviours):
         assert [one.seen for one in reports if one is not None] == [2, 1], "then only the one that has grown"
         assert not manager.holds
         assert len(await Chain(lab.saver, "other").ids()) == 2
+
+    async def test_when_a_head_has_passed_a_size(self, lab: Lab) -> None:
+        chain = Chain(lab.saver)
+        trim = trim_messages(last=4, channel="m")
+        options: dict[str, Any] = {"every": 3600, "compact": trim, "compact_over": "20kB", "quiet": 0}
+        async with lab.saver.maintaining(**options) as manager:
+            await self._until(lab, lambda: manager.rounds == 1)
+            for number in range(60):
+                await chain.put({"text": words(number), "m": []})
+            messages = [HumanMessage(words(number), id=str(number)) for number in range(200)]
+            assert manager.rounds == 1, "much was put, and the head is small"
+            await chain.put({"m": messages})
+            await self._until(lab, lambda: manager.rounds >= 2)
+        assert manager.last is not None
+        assert [(one.thread, one.compacted) for one in manager.last.threads] == [("thread", ("m",))]
+        assert_same(messages[-4:], (await chain.values())["m"])
 
     async def test_one_at_a_time(self, lab: Lab) -> None:
         await grown(lab.saver, steps=4)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from milepost import maintenance
+from milepost.errors import InvalidConfig
 from milepost.maintenance import by_policy, carry_out, plan_thread
 from milepost.retention import Retention
 from milepost.store import Drop, Store
-from milepost.testing.chain import Chain
+from milepost.testing.chain import Chain, at, id_of
 from milepost.testing.lab import Lab
 from milepost.testing.same import assert_same
 from milepost.testing.suite.basis import Behaviours
@@ -107,3 +110,37 @@ class Outlines(Behaviours):
             found = await saver.list(chain.latest)
             assert_same(wanted[:2], found[:2])
             assert_same(wanted[2]._replace(parent_config=None), found[2])
+
+
+class Pins(Behaviours):
+    """`pin` keeps a checkpoint, `unpin` lets it go."""
+
+    @pytest.mark.parametrize("keys", [None, {"k": b"0" * 16}])
+    async def test_a_pinned_checkpoint_stays(self, lab: Lab, keys: dict[str, bytes] | None) -> None:
+        face = lab.open(keys=keys)
+        chain = await grown(face, steps=8)
+        before = await face.got(chain.at("0003"))
+        assert id_of(await face.pin(chain.at("0003"))) == "0003"
+        assert id_of(await face.pin(chain.latest)) == "0008"
+        await face.pin(chain.at("0003"))
+        found = await face.got(chain.at("0003"))
+        pinned: Any = {**before.metadata, "pinned": True}
+        assert_same(before._replace(metadata=pinned), found)
+        await chain.put({"m": (await chain.values())["m"], "n": 9})
+        assert [event.outcome for event in face.events if event.op == "put"] == ["ok"] * 9, "nothing is sent again"
+        await face.maintain(Retention(keep_last=1))
+        assert await chain.ids() == ["0009", "0008", "0003"]
+        await face.copy_thread("thread", "copy")
+        await face.prune(["thread", "copy"])
+        assert await chain.ids() == await face.ids(at("copy")) == ["0009", "0008", "0003"]
+        await face.unpin(chain.at("0008"))
+        await face.maintain(Retention(keep_last=1))
+        assert await chain.ids() == ["0009", "0003"]
+        found = await face.got(chain.at("0003"))
+        assert_same(before.checkpoint, found.checkpoint)
+        await face.unpin(chain.at("0003"))
+        assert_same(before.metadata, (await face.got(chain.at("0003"))).metadata)
+        with pytest.raises(InvalidConfig):
+            await face.pin(chain.at("none"))
+        with pytest.raises(InvalidConfig):
+            await face.pin(at("nobody"))

@@ -211,7 +211,7 @@ class Compacts(Behaviours):
         assert outcomes(report) == [("changed", ("m",))]
         async for saver in lab.views():
             new = await saver.got(child.latest)
-            assert (id_of(new.parent_config), new.metadata["parents"]) == ("0011c", {"": "0011"})
+            assert (id_of(new.parent_config), new.metadata.get("parents")) == ("0011c", {"": "0011"})
             assert_same(messages[-4:], new.checkpoint["channel_values"]["m"])
             # As of a root checkpoint that is there, the subgraph is what it was.
             found = await saver.list(child.latest, before=root.at("0012"), limit=1)
