@@ -7,17 +7,21 @@ import multiprocessing
 import os
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import milepost
 import pytest
 import recovering
-from driving import Flavour, Graph, thread
-from langgraph.types import interrupt
+from driving import Flavour, Graph, graph_of, thread
+from langgraph.func import entrypoint
+from langgraph.graph import START
+from langgraph.types import Send, interrupt
 from milepost.flavour import run
 from milepost.recovery import Recovered
 from milepost.saver import Saver
+from milepost.testing.chain import id_of
 from stores import url_of
 
 
@@ -123,3 +127,49 @@ def test_a_worker_that_is_killed(store: str, tmp_path: Path) -> None:
         assert [one.outcome for one in done] == ["resumed"]
         assert graph.get_state(thread("t")).values == {"items": ["in", "first", "work"]}
         assert [row.status for row in saver.threads()] == ["idle"]
+
+
+async def test_what_came_to_its_end_is_not_abandoned(saver: Saver, flavour: Flavour) -> None:
+    """Whoever dies between the last step of a run and giving back its lease leaves nothing to be done."""
+
+    def node(name: str) -> Any:
+        return lambda _: {"items": [name]}
+
+    builder = graph_of(recovering.State)
+    for name in ("a", "b", "joined", "sent", "decided", "last"):
+        builder.add_node(name, node(name))
+    builder.add_edge(START, "a")
+    builder.add_edge(START, "b")
+    builder.add_edge(["a", "b"], "joined")
+    builder.add_conditional_edges(
+        "joined", lambda _: [Send("sent", {"items": []}), Send("sent", {"items": []})], ["sent"]
+    )
+    builder.add_conditional_edges("sent", lambda _: "decided", ["decided"])
+    builder.add_edge("decided", "last")
+    graph = builder.compile(checkpointer=saver)
+    await flavour.invoke(graph, {"items": ["in"]}, thread("whole"))
+    states = [state async for state in graph.aget_state_history(thread("whole"))]
+    ends = {id_of(state.config) for state in states if not state.next}
+    assert len(ends) == 1
+    assert len(states) == 7
+    for state in states:
+        id = id_of(state.config) or ""
+        name = f"up to {id}"
+        chart = await saver.backend.asynchronous().export("whole", None, 1000)
+        assert chart is not None
+        rows = tuple(row for row in chart.rows if row.ns == "" and row.id <= id)
+        await saver.backend.asynchronous().load(name, replace(chart, rows=rows, writes=(), cursor=None))
+        await saver.backend.asynchronous().acquire(name, "dies", 1e-6)
+    found = {row.thread: row.status async for row in saver.athreads()}
+    assert {name for name, status in found.items() if status == "idle"} == {"whole", *(f"up to {id}" for id in ends)}
+    assert {status for name, status in found.items() if name.startswith("up to")} == {"idle", "abandoned"}
+
+
+async def test_a_workflow_that_came_to_its_end(saver: Saver, flavour: Flavour) -> None:
+    @entrypoint(checkpointer=saver)
+    def double(number: int) -> int:
+        return 2 * number
+
+    assert await flavour.invoke(double, 4, thread("t")) == 8
+    await saver.backend.asynchronous().acquire("t", "dies", 1e-6)
+    assert [row.status async for row in saver.athreads()] == ["idle"]

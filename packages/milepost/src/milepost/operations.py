@@ -31,7 +31,7 @@ from milepost.codec.codec import Draft, DraftWrite, of_checkpoint
 from milepost.codec.layout import Layout, spans_of
 from milepost.codec.shelf import Shelf
 from milepost.collector import unhurried
-from milepost.errors import Corrupt, InvalidConfig, MilepostError
+from milepost.errors import Corrupt, InvalidConfig, MilepostError, Unserializable
 from milepost.heads import Heads
 from milepost.lease import fence_for
 from milepost.maintaining import Growth
@@ -52,9 +52,11 @@ from milepost.store import (
     Stats,
     Store,
     ThreadPage,
+    ThreadRow,
     WriteRow,
     merge_spans,
 )
+from milepost.unfinished import work_left
 from milepost.upgrading import Seed, Upgrader
 
 PAGE = 64
@@ -585,6 +587,21 @@ class Operations:
     async def threads(self, side: Side, after: tuple[str, ...] | None) -> ThreadPage:
         with self.watch("threads"):
             return await (await self.open(side)).threads(after, PAGE)
+
+    async def with_statuses(self, side: Side, after: tuple[str, ...] | None) -> ThreadPage:
+        """`threads`, of which those whose owner is gone are looked at: whether there is work left."""
+        page = await self.threads(side, after)
+        rows = [row if row.status != "abandoned" else await self._judged(side, row) for row in page.rows]
+        return ThreadPage(tuple(rows), page.cursor)
+
+    async def _judged(self, side: Side, row: ThreadRow) -> ThreadRow:
+        try:
+            found = await side.store.page(Query(thread=row.thread, ns="", id=row.head), None, 1, items=False)
+            settled = bool(found.snapshots) and not work_left(self.codec, found.snapshots[0])
+        except (Corrupt, Unserializable) as exc:
+            self._report("threads", row.thread, exc.message)
+            settled = False  # whoever resumes it will see
+        return row._replace(settled=settled)
 
     async def called(self, side: Side) -> set[str]:
         """The threads of which the ledger has records; "" for those of global keys."""

@@ -279,13 +279,13 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
 
     def threads(self, *, status: Status | None = None) -> Iterator[ThreadRow]:
         """All threads, or those of this `milepost.store.ThreadRow.status`, in an order of the store's own, without
-        reading any channel data."""
+        reading any channel data. Of threads whose owner crashed or failed the latest checkpoint's header is read."""
         return self._threads(_status(status))
 
     def _threads(self, status: Status | None) -> Iterator[ThreadRow]:
         after: tuple[str, ...] | None = None
         while True:
-            page = run(self._ops.threads(self._blocking(), after))
+            page = run(self._ops.with_statuses(self._blocking(), after))
             yield from (row for row in page.rows if status in (None, row.status))
             if (after := page.cursor) is None:
                 return
@@ -297,7 +297,7 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
     async def _athreads(self, status: Status | None) -> AsyncIterator[ThreadRow]:
         after: tuple[str, ...] | None = None
         while True:
-            page = await self._ops.threads(self._async(), after)
+            page = await self._ops.with_statuses(self._async(), after)
             for row in page.rows:
                 if status in (None, row.status):
                     yield row

@@ -174,16 +174,18 @@ class ThreadRow(NamedTuple):
     lease: Lease = NOBODY
     leased: bool = False
     """Whether somebody holds the lease, by the store's clock."""
+    settled: bool = False
+    """Whether its latest checkpoint is known to be the end of a run. A store does not know."""
 
     @property
     def status(self) -> Status:
         """What goes on: "running" (its lease is held), "waiting" (for an answer to an interrupt), "abandoned" (its last
-        owner crashed or failed), else "idle"."""
+        owner crashed or failed, and left work), else "idle"."""
         if self.leased:
             return "running"
         if self.waiting:
             return "waiting"
-        return "abandoned" if self.tries else "idle"
+        return "abandoned" if self.tries and not self.settled else "idle"
 
     @property
     def tries(self) -> int:

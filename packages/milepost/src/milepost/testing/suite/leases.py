@@ -559,6 +559,31 @@ class Statuses(Behaviours):
         with pytest.raises(InvalidConfig):
             await lab.saver.threads(status="dead")
 
+    async def test_work_that_is_left(self, lab: Lab) -> None:
+        """A thread whose owner is gone is abandoned only if a run would go on from its latest checkpoint."""
+        ended: dict[str, dict[str, Any]] = {"end": {}, "had more": {"__pregel_tasks": [], "join:a+b:c": {"a"}}}
+        left: dict[str, dict[str, Any]] = {
+            "not begun": {"__start__": {"x": 1}},
+            "a node": {"branch:to:n": None},
+            "a task": {"__pregel_tasks": ["a send"]},
+            "a join": {"join:a+b:c": {"b", "a"}},
+            "something unseen": {"seen": 1},
+        }
+        store = await store_of(lab.saver)
+        seen = {"__start__": {"__start__": 1}, "node": {"seen": 2}, "__interrupt__": {"x": 1}}
+        for name, values in {**ended, **left, "an input": {}, "a write": {}}.items():
+            versions = {"__start__": 1, "x": 2, **dict.fromkeys(values, 3)}
+            made = checkpoint("0001", {"x": 1, **values}, versions, versions_seen=seen)
+            await lab.saver.put(at(name), made, {"source": "input" if name == "an input" else "loop"})
+            if name == "a write":
+                await lab.saver.put_writes(at(name, "", "0001"), [("x", 1)])
+            await store.acquire(name, "crashes", OVER)
+        await lab.saver.put_writes(at("only a write", "", "0001"), [("x", 1)])
+        await store.acquire("only a write", "crashes", OVER)
+        abandoned = {row.thread for row in await lab.saver.threads(status="abandoned")}
+        assert abandoned == {*left, "an input", "a write", "only a write"}
+        assert {row.thread for row in await lab.saver.threads(status="idle")} == {*ended}
+
     async def test_a_process_that_is_told_to_end_leaves_work(self, lab: Lab) -> None:
         await Chain(lab.saver).put({"x": 1})
         with pytest.raises(SystemExit):
