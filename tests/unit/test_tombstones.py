@@ -10,6 +10,7 @@ from milepost.flavour import run
 from milepost.memory import MemoryBackend
 from milepost.store import TOMBSTONE_IDS, TOMBSTONE_LIFE, Backend, CheckpointRow, Store, Tombstone, WriteRow
 from milepost_files import open_backend
+from milepost_files.root import log_name
 
 
 class Clock:
@@ -51,6 +52,41 @@ def test_a_tombstone_counts_for_its_time(kind: str, tmp_path: Path) -> None:
     loaded = run(store.get("t", "", None))
     assert loaded is not None
     assert loaded.snapshots[0].row.id == "4"
+    backend.close()
+
+
+def test_a_file_store_forgets_tombstones(tmp_path: Path) -> None:
+    """Their logs go, with what lies beside them: but not one that has a lease, an unsettled call or a checkpoint."""
+    clock = Clock()
+    backend = open_backend(tmp_path / "store", clock=clock)
+    store = backend.blocking()
+    run(store.setup())
+    # The logs of one folder, so that each deletion may find them.
+    beside = [name for name in (f"t{number}" for number in range(4000)) if log_name(name)[:2] == log_name("t")[:2]][:7]
+    gone, leased, renewed, lives = beside[:3], beside[3], beside[4], beside[5]
+    fence = run(store.acquire(leased, "owner", TOMBSTONE_LIFE + 10.0)).fence
+    for name in beside[:6]:
+        _put(store, "1", thread=name)
+        run(store.delete_thread(name))
+    _put(store, "2", thread=lives)
+    folder = tmp_path / "store" / "threads" / log_name("t")[:2]
+    clock.now += TOMBSTONE_LIFE - 1
+    run(store.delete_thread("t"))
+    assert len(list(folder.glob("*.log"))) == 6
+    clock.now += 1
+    _put(store, "3", thread=renewed)
+    run(store.delete_thread(renewed))
+    for _ in range(3):
+        run(store.delete_thread("t"))
+    assert {file.stem for file in folder.iterdir()} == {log_name(name) for name in (leased, renewed, lives)}
+    for name in gone:
+        _put(store, "2", "1", thread=name)
+    clock.now += 2 * TOMBSTONE_LIFE
+    run(store.delete_thread("t"))
+    assert not (folder / f"{log_name(leased)}.log").exists()
+    assert run(store.acquire(leased, "another", 10.0)).fence > fence
+    clock.now -= 1e6
+    assert run(store.acquire(leased, "another", 10.0)).fence > fence
     backend.close()
 
 

@@ -98,6 +98,16 @@ class Turns:
                 os.fsync(fd)
         sync_folder(os.path.dirname(self._path))
 
+    def remove(self, held: Handle) -> bool:
+        """Remove `held`, whose lock the caller has. Nobody acknowledges a write to it, or replaces it, meanwhile."""
+        with self._fence(create=True):
+            self._revoke()
+            there = names(self._path, held)
+            if there:
+                os.unlink(self._path)
+        sync_folder(os.path.dirname(self._path))
+        return there
+
     def _take_over(self, held: Handle, copy: Fill) -> None:
         with self._fence(create=True):
             self._revoke()

@@ -329,6 +329,27 @@ class Log:
                 return None
         return self._restless()
 
+    def remove(self, goes: Callable[[Index, float], bool]) -> bool:
+        """Remove the log if it `goes`, by its index and the time. Not while somebody writes to it.
+
+        Only for a log that nothing else in this process uses: it takes the lock for itself.
+        """
+        try:
+            held = _open(self._path)
+        except FileNotFoundError:
+            return False
+        if not held.writable or not held.try_lock():
+            return False
+        try:
+            with self.mutex:
+                self._handle = held
+                if not goes(self._catch_up(held), self._settings.clock()):
+                    return False
+            return self._turns.remove(held) and (self._spare() or True)
+        finally:
+            held.unlock()
+            self.lose()
+
     def now(self) -> float:
         """The time, by the clock of the store."""
         return self._settings.clock()

@@ -7,6 +7,7 @@ import functools
 import hashlib
 import json
 import os
+import random
 import secrets
 import threading
 from collections import OrderedDict
@@ -198,13 +199,24 @@ class Root:
                 if dot and kind == "log" and name > after:
                     yield name
 
+    def sample(self, thread: str, most: int, largest: int) -> list[str]:
+        """Names of some logs of at most `largest` bytes that lie in the same folder as a thread's."""
+        folder = os.path.join(self._threads, log_name(thread)[:2])
+        files = [file for file in os.listdir(folder) if file.endswith(".log")]
+        chosen = random.sample(files, min(most, len(files)))
+        return [file[:-4] for file in chosen if os.stat(os.path.join(folder, file)).st_size <= largest]
+
+    def anew(self, name: str) -> Log:
+        """The log of this name, shared with nobody."""
+        return Log(os.path.join(self._threads, name[:2]), name, None, self.settings)
+
     def named(self, name: str) -> Log:
         """The log of this name, without keeping it open. It is not `known` when it is of no thread (any more)."""
         with self._lock:
             queue = self._open.get(name)
         if queue is not None:
             return queue.log
-        log = Log(os.path.join(self._threads, name[:2]), name, None, self.settings)
+        log = self.anew(name)
         with log.mutex:
             log.view()
         return log

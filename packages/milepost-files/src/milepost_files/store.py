@@ -40,6 +40,7 @@ from milepost_files.changes import (
 )
 from milepost_files.driver import Commit
 from milepost_files.export import export
+from milepost_files.forgetting import forget
 from milepost_files.index import Index, Row
 from milepost_files.leases import ChangeLease, holder
 from milepost_files.log import Change
@@ -142,6 +143,7 @@ class FilesStore:
 
     async def delete_thread(self, thread: str, *, force: bool = False) -> None:
         await self._commit(thread, DeleteThread(thread, force=force), "delete a thread")
+        await self._call("forget deleted threads", lambda: forget(self._root, thread))
 
     async def export(self, thread: str, after: tuple[str, ...] | None, limit: int) -> Batch | None:
         return await self._call("export a thread", lambda: export(self._root.log(thread), after, limit))
