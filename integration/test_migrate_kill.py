@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import signal
 import subprocess
@@ -14,6 +15,8 @@ import milepost
 import pytest
 from milepost import schema as ms
 from milepost.schema import Schema, Step
+from milepost.schema.image import Image
+from milepost.schema.tasks import Tasks
 from stores import environment, url_of
 from typing_extensions import TypedDict
 
@@ -34,12 +37,10 @@ def _upper(lines: list[str]) -> list[str]:
 
 
 OLD = Schema(Old, version=1, name="kill")
-NEW = Schema(
-    New,
-    version=2,
-    name="kill",
-    upgrades=[Step(1, 2, ms.map_channel("lines", _upper), ms.rename_channel("lines", "rows"), ms.drop_channel("gone"))],
-)
+_CHANGES = (ms.map_channel("lines", _upper), ms.rename_channel("lines", "rows"), ms.drop_channel("gone"))
+_UPGRADES = [Step(1, 2, *_CHANGES, ms.rename_node("old", "new"))]
+NEW = {ns: Schema(New, version=2, name="kill", upgrades=_UPGRADES) for ns in ("", "new")}
+"""The root, and the subgraph that its latest checkpoint has called."""
 ALONE = Schema(New, version=2, name="kill")
 
 WORKER = """
@@ -53,8 +54,15 @@ with milepost.connect({url!r}, schema=NEW) as saver:
 """
 
 
-def _config(thread: int, id: str | None = None) -> Any:
-    return {"configurable": {"thread_id": str(thread), "checkpoint_ns": "", "checkpoint_id": id}}
+def _space(node: str) -> str:
+    """The namespace of the subgraph in `node`."""
+    checkpoint: dict[str, Any] = {"channel_values": {}, "channel_versions": {}, "versions_seen": {}}
+    ((task, _), *_) = Tasks(Image("", "", f"{STEPS:04}", checkpoint, {"step": STEPS})).made(node)
+    return f"{node}:{task}"
+
+
+def _config(thread: int, id: str | None = None, ns: str = "") -> Any:
+    return {"configurable": {"thread_id": str(thread), "checkpoint_ns": ns, "checkpoint_id": id}}
 
 
 def _lines(thread: int, step: int) -> list[str]:
@@ -62,9 +70,9 @@ def _lines(thread: int, step: int) -> list[str]:
 
 
 def _write(url: str) -> None:
-    with milepost.connect(url, schema=OLD) as saver:
+    with milepost.connect(url, schema={"": OLD, "old": OLD}) as saver:
         for thread in range(THREADS):
-            for step in range(1, STEPS + 1):
+            for ns, step in itertools.product(("", _space("old")), range(1, STEPS + 1)):
                 checkpoint: Any = {
                     "v": 4,
                     "id": f"{step:04}",
@@ -74,14 +82,16 @@ def _write(url: str) -> None:
                     "versions_seen": {},
                 }
                 parent = f"{step - 1:04}" if step > 1 else None
-                saver.put(_config(thread, parent), checkpoint, {"step": step}, {"lines": step, "gone": step})
-            saver.put_writes(_config(thread, f"{STEPS:04}"), [("lines", ["last"]), ("gone", 0)], "task")
+                metadata: Any = {"step": step, "parents": {"": f"{STEPS:04}"} if ns else {}}
+                saver.put(_config(thread, parent, ns), checkpoint, metadata, {"lines": step, "gone": step})
+            for ns in ("", _space("old")):
+                saver.put_writes(_config(thread, f"{STEPS:04}", ns), [("lines", ["last"]), ("gone", 0)], "task")
 
 
-def _check(url: str, schema: Schema) -> None:
+def _check(url: str, schema: Schema | dict[str, Schema]) -> None:
     with milepost.connect(url, schema=schema) as saver:
-        for thread in range(THREADS):
-            found = list(saver.list(_config(thread)))
+        for thread, ns in itertools.product(range(THREADS), ("", _space("new"))):
+            found = list(saver.list(_config(thread, ns=ns)))
             assert [one.checkpoint["channel_values"] for one in found] == [
                 {"rows": _upper(_lines(thread, step))} for step in range(STEPS, 0, -1)
             ]
@@ -117,8 +127,8 @@ def test_a_migration_is_killed_and_run_again(store: str, tmp_path: Path) -> None
         assert len(told) == THREADS
         assert not any(one.refused for one in told)
         assert all(one.changed == 0 for one in saver.migrate(history=True))
-    _check(url, ALONE)
+    _check(url, {"": ALONE, "new": ALONE})
     with milepost.connect(url) as saver:
-        assert sum(one.changed for one in saver.migrate(mode="finalise")) == THREADS * STEPS
-        assert saver.stats().checkpoints == THREADS * STEPS
-    _check(url, ALONE)
+        assert sum(one.changed for one in saver.migrate(mode="finalise")) == 2 * THREADS * STEPS
+        assert saver.stats().checkpoints == 2 * THREADS * STEPS
+    _check(url, {"": ALONE, "new": ALONE})

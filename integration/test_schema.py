@@ -166,12 +166,17 @@ def _nesting(saver: Saver, name: str) -> Graph:
     return builder.compile(checkpointer=saver)
 
 
-async def test_a_subgraph_in_a_renamed_node_goes_on(saver_url: str, flavour: Flavour) -> None:
+@pytest.mark.parametrize("migrated", [False, True], ids=["read", "migrated"])
+async def test_a_subgraph_in_a_renamed_node_goes_on(saver_url: str, flavour: Flavour, migrated: bool) -> None:
     renamed = milepost.Schema(
         First, version=2, name="shop", upgrades=[ms.Step(1, 2, ms.rename_node("old", "new"))], drift="refuse"
     )
     async with milepost.connect(saver_url, schema=milepost.Schema(First, version=1, name="shop")) as first:
         await flavour.invoke(_nesting(first, "old"), {"log": ["in"]}, ONE)
+        if migrated:
+            (told,) = Saver(first.backend, schema=renamed).migrate(history=True)
+            assert not told.refused
+            renamed = milepost.Schema(First, version=2, name="shop", drift="refuse")
         # Each turn by a saver that knows nothing of the one before.
         for answer in ("yes", "no"):
             graph = _nesting(Saver(first.backend, schema=renamed), "new")

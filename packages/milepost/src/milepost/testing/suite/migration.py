@@ -11,6 +11,7 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot  # LangGraph has no 
 from milepost import schema as ms
 from milepost.errors import InvalidConfig, SchemaMismatch, Unavailable
 from milepost.migrating import Migrated
+from milepost.retention import Retention
 from milepost.schema import Schema, Step
 from milepost.store import Batch, Chart, CheckpointRow, Store
 from milepost.testing.chain import Chain, at, checkpoint, id_of
@@ -167,6 +168,26 @@ class Migration(Behaviours):
         _same(await lab.open(schema=ALONE).list(at("t")), before)
         assert [one.changed for one in await migrated(new, mode="finalise")] == [0]
         assert fresh.head is None
+
+    async def test_what_is_kept_stays_as_long_as_its_checkpoint(self, lab: Lab) -> None:
+        chain = await _scene(lab)
+        new = lab.open(schema=SECOND)
+        for gone, rest in (
+            (lambda: new.delete_for_runs(["run 1"]), 2),
+            (lambda: new.maintain(Retention(keep_last=1)), 1),
+            (lambda: new.prune(["t"]), 1),
+        ):
+            await migrated(new, history=True)
+            await gone()
+            assert (await new.stats("t")).checkpoints == 2 * rest
+            assert [one.changed for one in await migrated(new, mode="undo")] == [rest]
+            assert len(await chain.saver.list(at("t"))) == rest
+        await migrated(new)
+        if lab.flavour == "blocking":
+            await new.delete_thread("t")
+        else:
+            await new.erase(["t"])
+        assert (await new.stats())[:4] == (0, 0, 0, 0)
 
     async def test_what_is_kept_does_not_wait(self, lab: Lab) -> None:
         await _scene(lab)
