@@ -408,8 +408,10 @@ class Operations:
             space = await self._space(side, store, place, again=True)
             walked: set[str] = set()
             after: tuple[str, ...] | None = None
+            limit = PAGE
             while len(seeds) < len(writes):
-                loaded = await store.lineage(place.thread, space, place.id, names, after, PAGE)
+                loaded = await store.lineage(place.thread, space, place.id, names, after, limit)
+                limit = min(2 * limit, 4 * PAGE)  # a snapshot is mostly near; who has none goes a long way
                 if loaded is None:
                     break
                 if loaded.damage:
@@ -421,23 +423,10 @@ class Operations:
                         checkpoint=place.id,
                         damage=loaded.damage[0],
                     )
-                shelf = codec.shelf(place.thread, loaded.packs.get(place.thread, ()))
-                for snapshot in loaded.snapshots:
-                    if snapshot.row.id in walked:
-                        loaded = replace(loaded, cursor=None)
-                        break
-                    walked.add(snapshot.row.id)
-                    layouts: Mapping[str, Layout | Seed]
-                    if upgrader and schema:
-                        header = codec.header(place.thread, snapshot.row)
-                        layouts = upgrader.seeds(schema, place.thread, snapshot.row, header)
-                    else:
-                        layouts = codec.layouts(place.thread, snapshot.row, writes)
-                    for write in self._replayed(schema, snapshot, shelf, writes.keys() - seeds.keys()):
-                        writes[write[1]].append(write)
-                    seeds |= {ch: layouts[ch] for ch in writes if ch in layouts and ch not in seeds}
+                with unhurried(len(loaded.snapshots)):
+                    further = self._walk(place.thread, schema, loaded, walked, writes, seeds)
                 after = loaded.cursor
-                if after is None:
+                if after is None or not further:
                     break
             lying = [seed.layout if isinstance(seed, Seed) else seed for seed in seeds.values()]
             spans = merge_spans(span for layout in lying for span in spans_of(layout))
@@ -453,6 +442,35 @@ class Operations:
             elif seed is not None:
                 result[channel]["seed"] = codec.value(place.thread, channel, seed, shelf)
         return result
+
+    def _walk(
+        self,
+        thread: str,
+        schema: Schema | None,
+        loaded: Loaded,
+        walked: set[str],
+        writes: dict[str, list[PendingWrite]],
+        seeds: dict[str, Layout | Seed],
+    ) -> bool:
+        """Add what a page of ancestors has of the channels `writes`, up to their seeds. False where a cycle closes."""
+        codec, upgrader = self.codec, self.upgrader
+        shelf = codec.shelf(thread, loaded.packs.get(thread, ()))
+        for snapshot in loaded.snapshots:
+            if snapshot.row.id in walked:
+                return False
+            walked.add(snapshot.row.id)
+            layouts: Mapping[str, Layout | Seed]
+            if upgrader and schema:
+                header = codec.header(thread, snapshot.row)
+                layouts = upgrader.seeds(schema, thread, snapshot.row, header)
+            else:
+                layouts = codec.layouts(thread, snapshot.row, writes)
+            for write in self._replayed(schema, snapshot, shelf, writes.keys() - seeds.keys()):
+                writes[write[1]].append(write)
+            for channel, layout in layouts.items():
+                if channel in writes:
+                    seeds.setdefault(channel, layout)
+        return True
 
     def _replayed(
         self, schema: Schema | None, snapshot: Snapshot, shelf: Shelf, sought: Collection[str]

@@ -378,7 +378,7 @@ class Codec:
     def layouts(self, thread: str, row: CheckpointRow, wanted: Container[str]) -> dict[str, Layout]:
         """Where the values of the channels `wanted` lie. Raises as `header` does."""
         try:
-            return open_layouts(row.header, thread, row.ns, row.id, wanted, own=self._own, vault=self._vault)
+            return open_layouts(row.header, thread, row.ns, row.id, wanted, vault=self._vault)
         except MilepostError as exc:
             raise of_checkpoint(exc, thread, row) from exc
 

@@ -26,7 +26,8 @@ from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from milepost.codec.envelope import Vault, unwrap, wrap
-from milepost.codec.exts import array_header
+from milepost.codec.exts import TUPLE, array_header
+from milepost.codec.kinds import RAW
 from milepost.codec.layout import Layout, from_wire, to_wire
 from milepost.codec.pack import COMPRESS_OVER
 from milepost.codec.values import Serializer
@@ -179,16 +180,27 @@ def open_header(
 
 
 def open_layouts(
-    data: bytes, thread: str, ns: str, id: str, wanted: Container[str], *, own: Serializer, vault: Vault | None
+    data: bytes, thread: str, ns: str, id: str, wanted: Container[str], *, vault: Vault | None
 ) -> dict[str, Layout]:
-    """Where the values of the channels `wanted` lie, without decoding what else a header says. Raises `Corrupt`."""
+    """Where the values of the channels `wanted` lie, without building what else a header says. Raises `Corrupt`."""
     payload = unwrap(data, vault=vault, about=_about(thread, ns, id) if vault else b"")
     try:
-        (_, names, *_), (writers, wires) = own.decode(payload)
+        (_, names, *_), (writers, wires) = _shallow(payload)
         found = zip(names, wires, strict=False)
         return {name: from_wire(wire, writers) for name, wire in found if name in wanted}
     except (ValueError, TypeError, IndexError) as exc:
         raise Corrupt(f"the header of checkpoint {id!r} does not make sense: {exc}", damage="header") from exc
+
+
+def _shallow(payload: bytes) -> Any:
+    """A payload with nils where it has objects: names are texts, and layouts are plain or tuples."""
+    return ormsgpack.unpackb(payload, ext_hook=_plain, option=ormsgpack.OPT_NON_STR_KEYS)
+
+
+def _plain(code: int, data: bytes) -> Any:
+    if code == TUPLE:
+        return tuple(_shallow(data))
+    return RAW[code](data) if code in RAW else None
 
 
 def with_fact(

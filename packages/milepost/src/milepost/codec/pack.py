@@ -49,6 +49,8 @@ def _from_words(data: bytes) -> array[int]:
 
 def digest_of(checksums: Iterable[int]) -> int:
     """One number over the checksums of items in order: what a header keeps to verify what it refers to."""
+    if byteorder == "little" and type(checksums) is array and checksums.typecode == "I":
+        return zlib.crc32(checksums)
     return zlib.crc32(words(checksums))
 
 
