@@ -277,6 +277,8 @@ def _children_first(marks: Mapping[Place, Mark], kept: Collection[Place]) -> tup
             if not waiting[above]:
                 order.append(above)
     done = set(order)
+    # Calls of subgraphs before the roots that they are reached by: whoever is killed in between leaves no orphans.
+    order.sort(key=lambda place: ":" not in place[0])
     return order, [place for place in waiting if place not in done]
 
 

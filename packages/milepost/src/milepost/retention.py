@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,9 @@ from milepost.units import Duration, count, seconds
 
 Place = tuple[str, str]
 """(ns, checkpoint id)."""
+ORPHAN = 86400.0
+"""Seconds after which the checkpoint of a call whose root checkpoint is not there was left behind: a run that stores only
+at its end may store that of the call first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +34,8 @@ class Retention:
     - what replaying a checkpoint that stays would read in the namespaces of its subgraphs;
     - pending writes whose checkpoint is not there (yet), and what the caller holds (an unsettled call, say).
 
-    The namespace of a single call of a subgraph stays and goes with the root checkpoint that made the call.
+    The namespace of a single call of a subgraph stays and goes with the root checkpoint that made the call. Where that is
+    not there, nothing can reach it: with a limit it goes after a day.
 
     Raises `InvalidConfig` for limits that are negative or of the wrong type.
     """
@@ -208,7 +213,13 @@ class Lineage:
         roots = sorted((id for _, id in kept), reverse=True)
         for ns, rows in spaces.items():
             if ns:
-                alive = [row for row in rows if not self._over(row, kept)]
+                policy = _policy_of(spoken, ns)
+                lost = now - ORPHAN if policy is not None and policy.limits() else -math.inf
+                alive = [
+                    row
+                    for row in rows
+                    if not (self._over(row, kept) or (row.at < lost and self._orphaned(row, forced)))
+                ]
                 chosen = self._of_space(spoken, ns, alive, now, forced)
                 if ":" not in ns:
                     chosen = self.needed(chosen | _as_of(rows, roots))
@@ -269,6 +280,11 @@ class Lineage:
         """Whether `row` is of a call whose root checkpoint is there and not among those that stay, `roots`."""
         root = self._call(row)
         return root is not None and ("", root) in self.rows and ("", root) not in roots
+
+    def _orphaned(self, row: Mark, forced: Collection[Place]) -> bool:
+        """Whether `row` is of a call whose root checkpoint is not there, though it should be by now."""
+        root = self._call(row)
+        return root is not None and ("", root) not in self.rows and (row.ns, row.id) not in forced
 
     def _forks(self, kept: Collection[Place]) -> set[Place]:
         """The checkpoints at which ways to those in `kept` part."""

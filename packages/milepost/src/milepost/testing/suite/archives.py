@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +16,7 @@ from milepost.errors import Conflict, Corrupt, InvalidConfig
 from milepost.ledger import Succeeded
 from milepost.maintaining import MAINTAINER
 from milepost.retention import Retention
+from milepost.store import Batch
 from milepost.testing.chain import Chain, at, id_of, inside
 from milepost.testing.faults import Plan
 from milepost.testing.lab import Lab
@@ -21,6 +24,7 @@ from milepost.testing.same import assert_same
 from milepost.testing.suite.basis import Behaviours, needs
 from milepost.testing.suite.bounded import grown, later, words
 from milepost.testing.workers import Worker, wants
+from milepost.upkeep import Hooks
 
 
 class Guarded(Behaviours):
@@ -189,6 +193,35 @@ class Background(Behaviours):
         async with lab.saver.maintaining(every=0.05) as manager:
             await self._until(lab, lambda: manager.holds and manager.rounds > 0)
         assert await lab.saver.get(at(MAINTAINER)) is None
+
+    async def test_a_hook_that_hangs_holds_up_nobody_else(self, lab: Lab) -> None:
+        chain, other = await grown(lab.saver, steps=6), await grown(lab.saver, "zz", 6)
+        entered, go = threading.Event(), threading.Event()
+
+        class Hangs(Hooks):
+            def archive(self, thread: str, batch: Batch) -> object:
+                entered.set()
+                return asyncio.to_thread(go.wait) if lab.flavour == "async" else go.wait()
+
+        options: dict[str, Any] = {"every": 3600, "hooks": Hangs(), "threads": ["thread"]}
+        async with lab.saver.maintaining(Retention(keep_last=2), **options) as manager:
+            try:
+                await self._until(lab, entered.is_set)
+                before = await lab.saver.list(chain.latest)
+                await chain.put({"n": "goes on"})
+                assert len(before) == 6, "nothing goes before the hook has returned"
+                assert_same(before, (await lab.saver.list(chain.latest))[1:])
+                assert (await lab.open().maintain(Retention(keep_last=2), threads=["zz"])).checkpoints == 4
+                assert await lab.store.holder(MAINTAINER) is not None
+                async with lab.open().maintaining(every=3600) as second:
+                    await lab.idle()
+                    assert (second.holds, manager.rounds) == (False, 0)
+            finally:
+                go.set()
+            await self._until(lab, lambda: manager.rounds == 1)
+        assert manager.last is not None
+        assert [one.outcome for one in manager.last.threads] == ["changed"]
+        assert (await chain.ids(), await other.ids()) == (["0007", "0006"], ["0006", "0005"])
 
     async def test_what_goes_wrong_is_tried_again(self, lab: Lab) -> None:
         chain = await grown(lab.saver, steps=4)

@@ -200,6 +200,17 @@ class Policies(Behaviours):
         found = await lab.saver.list(shared.latest, before=root.at("0005"), limit=1)
         assert [item.checkpoint["id"] for item in found] == ["0004x"]
 
+    async def test_calls_without_a_root_are_swept(self, lab: Lab) -> None:
+        root = await grown(lab.saver, steps=2)
+        call, waiting = Chain(lab.saver, ns="node:1"), Chain(lab.saver, ns="node:2")
+        for chain in (call, waiting):
+            await chain.put({"y": 1}, metadata={"parents": {"": "0000"}})
+        await waiting.writes(("__interrupt__", "go on?"))
+        assert (await lab.saver.maintain(Retention(keep_last=9))).checkpoints == 0, "its root may be on its way"
+        assert (await lab.saver.maintain(clock=later(2))).checkpoints == 0, "nobody said that anything may go"
+        await lab.saver.maintain(Retention(keep_last=9), clock=later(2))
+        assert (len(await root.ids()), await call.ids(), await waiting.ids()) == (2, [], ["0001"])
+
     async def test_policies_by_thread_and_namespace(self, lab: Lab) -> None:
         for thread in ("customer-1", "customer-2", "test-1"):
             await grown(lab.saver, thread, 6)
