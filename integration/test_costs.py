@@ -7,9 +7,10 @@ about a tenth over what was counted, which differs a little between versions of 
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -24,6 +25,7 @@ from bench.measure import Blocking, Sample
 from counting import Calls, Tap, counted, unix
 from langchain_core.runnables import RunnableConfig
 from milepost.flavour import run
+from milepost.ledger import CallRequest, Ledger, Replay, Run, Succeeded, keyed
 from milepost.saver import Saver
 from milepost.testing import servers, servers_redis
 from stores import STORES, url_of
@@ -81,10 +83,7 @@ class Costed(Blocking):
 
     def usual(self, operation: Operation, until: int | None = None) -> Cost:
         """What it costs at last, or at the step `until`: the median of each count."""
-        found = self.costs[operation][:until][-10:]
-        return Cost(
-            *(int(median(getattr(one, name) for one in found)) for name in ("calls", "system", "trips", "sent"))
-        )
+        return _median(self.costs[operation][:until][-10:])
 
 
 async def _tiny(client: Costed, steps: int) -> None:
@@ -185,6 +184,59 @@ def test_a_put_of_a_long_conversation_costs_little_more_than_that_of_a_short_one
     assert long.system == short.system
     assert long.trips == short.trips
     assert long.sent - short.sent <= 64
+
+
+class Ledgered:
+    """A ledger that notes what its calls cost."""
+
+    def __init__(self, saver: Saver, tap: Tap | None) -> None:
+        self._ledger = Ledger(saver, {"charge": keyed(window="24h")})
+        self._tap = tap
+        self.costs: dict[str, list[Cost]] = {"claim": [], "settle": [], "answer": []}
+        self.syncs: dict[str, set[int]] = {"claim": set(), "settle": set(), "answer": set()}
+
+    def call(self, number: int) -> None:
+        """Claim a call, settle it, and ask for it again."""
+        request = CallRequest(
+            tool="charge", arguments={"order": number}, thread="t", message=f"m{number}", call="c", human="h"
+        )
+        entry = self._noted("claim", partial(self._ledger.enter, request))
+        assert isinstance(entry, Run)
+        self._noted("settle", partial(self._ledger.settle, entry.call, Succeeded("done")))
+        assert isinstance(self._noted("answer", partial(self._ledger.enter, request)), Replay)
+
+    def _noted(self, what: str, action: Callable[[], Any]) -> Any:
+        trips, sent = (self._tap.trips, self._tap.sent) if self._tap else (0, 0)
+        with counted() as calls:
+            result = action()
+        trips, sent = (self._tap.trips - trips, self._tap.sent - sent) if self._tap else (0, 0)
+        self.costs[what].append(Cost(calls.functions, calls.system.total(), trips, sent))
+        self.syncs[what].add(calls.system["fdatasync"])
+        return result
+
+
+def test_a_call_is_one_request_to_claim_one_to_settle_and_one_to_answer(
+    tapped: tuple[str, Saver, Tap | None],
+) -> None:
+    store, saver, tap = tapped
+    ledgered = Ledgered(saver, tap)
+    ledgered.call(0)
+    ledgered.syncs = {what: set() for what in ledgered.syncs}
+    for number in range(1, 200):
+        ledgered.call(number)
+    on_a_server = store in ("postgres", "redis")
+    for what, costs in ledgered.costs.items():
+        assert {cost.trips for cost in costs[1:]} == {int(on_a_server)}
+        assert ledgered.syncs[what] == {int(store == "files" and what != "answer")}
+        # Nothing is looked through: a call of a thread that has many costs what it costs in one that has few.
+        first, last = (_median(part) for part in (costs[10:30], costs[-20:]))
+        assert last.calls <= first.calls + 10
+        assert last.system <= first.system + 1
+        assert last.sent <= first.sent + 16
+
+
+def _median(costs: Sequence[Cost]) -> Cost:
+    return Cost(*(int(median(getattr(one, name) for one in costs)) for name in ("calls", "system", "trips", "sent")))
 
 
 def test_the_counts_see_what_happens(tmp_path: Path) -> None:

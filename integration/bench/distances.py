@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .floors import COMMIT, DUMP, FLOOR, LOAD, PING, SELECT, SYNC
 from .goals import Figure, number, quantile
@@ -59,6 +59,12 @@ class Floor:
 
 _OF_300 = 300 - 4.5
 """How many messages each of the latest ten lists has in the mean."""
+CALLS = (
+    Floor("a call, claimed and settled", "W11", quantile("call", 0.5), 1, 0, 2, 0, quantile("plain call", 0.5)),
+    Floor("its claim alone", "W11", quantile("claim", 0.5), stored=1),
+    Floor("its settlement alone", "W11", quantile("settle", 0.5), encoded=1, stored=1),
+    Floor("a call answered from its record", "W11", quantile("found", 0.5), decoded=1, asked=1),
+)
 FLOORS = (
     Floor("W1, put, 100 steps", _W1(100), quantile("put", 0.5), encoded=1, stored=1),
     Floor("W1, put, 300 steps", _W1(300), quantile("put", 0.5), encoded=1, stored=1),
@@ -75,6 +81,7 @@ FLOORS = (
     Floor("W8, delete 10,000 steps", "W8", quantile("delete", 0.5), stored=1),
     Floor("W9, history of 1,000 updates", "W9", quantile("history", 0.5), decoded=1000, asked=1),
     Floor("W10, put, a file of 20 KB changed", "W10", quantile("put", 0.5), encoded=10, stored=1),
+    *(replace(floor, about=f"W11, {floor.about}") for floor in CALLS),
 )
 
 
@@ -103,4 +110,4 @@ def _described(floor: Floor) -> str:
         (floor.asked, "answered reads"),
     ]
     said = [f"{times:,.3g} {what}" if times < 1000 else f"{times:,.0f} {what}" for times, what in parts if times]
-    return ", ".join(said) + (", the run without a saver" if floor.beside else "")
+    return ", ".join(said) + (", what is no saver's" if floor.beside else "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from .calls import calls_table
 from .distances import floors_table
 from .goals import number, quantile, verdicts
 from .measure import Results
@@ -22,6 +23,7 @@ def write(results: Results, folder: Path) -> None:
         "summary.md": f"{_origin(results)}\n\n{summary_tables(results)}\n\n{remarks(results)}",
         "goals.md": goals_table(results),
         "floors.md": floors_table(results),
+        "calls.md": calls_table(results),
         "figures.md": figures_table(results),
     }
     for name, text in texts.items():
@@ -68,6 +70,6 @@ def figures_table(results: Results) -> str:
             lines.append(f"{start} {name}, ms | {' | '.join(f'{part * 1e3:.3g}' for part in parts)} |")
         for name in dict.fromkeys(name for sample in samples for name in sample.numbers):
             least = results.best(workload, rival, flavour, number(name)) or 0
-            shown = f"{least / 1e6:.3g} MB" if name.endswith("bytes") else f"{least:.3g} s"
+            shown = f"{least / 1e6:.3g} MB" if "bytes" in name else f"{least:.3g} s"
             lines.append(f"{start} {name} | | {shown} | |")
     return "\n".join(lines)

@@ -12,6 +12,7 @@ from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
 
 from .agents import Agent, agent_of, check, conversation, message, words
+from .calls import w11
 from .graphs import g16, w6, w9
 from .line_up import ENDURING, EVERYBODY, MILEPOSTS
 from .measure import Bench, Client, Sample, Workload
@@ -186,6 +187,7 @@ WORKLOADS = (
     Workload("W8", "prune 10,000 steps to 20; delete as many", partial(w8, 10_000), _PRUNING, large=True),
     Workload("W9", "a delta channel of 1,000 updates", partial(w9, 1000), _DELTAS),
     Workload("W10", "200 files of 20 KB, one changed a step, 100 steps", partial(w10, 200, 100), ENDURING, large=True),
+    Workload("W11", "200 calls of a tool that the ledger records", partial(w11, 200), MILEPOSTS),
     Workload("G16 N=300", "300 supersteps, theirs with DeltaChannel(100)", partial(g16, 300), _DELTAS),
     Workload("G16 N=1000", "1,000 supersteps, theirs with DeltaChannel(100)", partial(g16, 1000), _DELTAS, large=True),
 )
