@@ -53,7 +53,8 @@ def _parser() -> argparse.ArgumentParser:
         "--ledger",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="record tool calls, so that none is performed twice; without, see how many are (with)",
+        help="record tool calls, so that none is performed twice; with --no-ledger the job is done first without and "
+        "then with it, and both stand in one table (with)",
     )
     demo.add_argument("--keep", action="store_true", help="keep what earlier runs left in --dir")
     demo.add_argument("--yes", action="store_true", help="approve without asking")

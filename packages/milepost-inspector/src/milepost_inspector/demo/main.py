@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Protocol, Self
@@ -46,23 +47,35 @@ def _demonstrate(options: argparse.Namespace, url: str, console: Console) -> int
         batch=options.batch,
         kills=options.kills,
         seed=options.seed,
-        ledger=options.ledger,
     )
+    plans = [plan]
+    if not options.ledger:
+        without = f"{thread}-without"
+        plans.insert(0, replace(plan, thread=without, log=folder / f"world-{without}.jsonl", ledger=False))
+    answers: list[str] = []
+
+    def ask(question: Mapping[str, Any]) -> str:
+        if not answers:
+            answers.append(_ask(question, console, ask_nobody=options.yes))
+        else:
+            console.print(f"The agent waits for approval: {answers[0]}, as before")
+        return answers[0]
+
+    try:
+        outcomes = [_conducted(one, console, ask) for one in plans]
+    except conductor.DemoError as error:
+        print(f"milepost: {error}", file=sys.stderr)
+        return 1
+    return 0 if report.report(outcomes, console) else 1
+
+
+def _conducted(plan: conductor.Plan, console: Console, ask: conductor.Ask) -> conductor.Outcome:
     console.print(
         f"{plan.records} records in batches of {plan.batch}; {plan.kills} kills; "
         f"{'with' if plan.ledger else 'without'} the ledger; the store is {plan.url}",
         soft_wrap=True,
     )
-
-    def ask(question: Mapping[str, Any]) -> str:
-        return _ask(question, console, ask_nobody=options.yes)
-
-    try:
-        outcome = conductor.conduct(plan, console, ask)
-    except conductor.DemoError as error:
-        print(f"milepost: {error}", file=sys.stderr)
-        return 1
-    return 0 if report.report(outcome, console) else 1
+    return conductor.conduct(plan, console, ask)
 
 
 @contextmanager

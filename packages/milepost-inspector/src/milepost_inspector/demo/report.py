@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -12,12 +14,21 @@ SHOWN = 5
 """Problems printed in full; of the rest only the number."""
 
 
-def report(outcome: Outcome, console: Console) -> bool:
-    """Print the tables and the verdict, and return whether every record is right."""
-    if outcome.kills:
-        console.print(_kills(outcome))
-    console.print(_summary(outcome))
-    _where(outcome, console)
+def report(outcomes: Sequence[Outcome], console: Console) -> bool:
+    """Print the tables and the verdict, and return whether every record is right.
+
+    Of several runs of the same job each has a column of the table; the last one's state is what is shown to look at.
+    """
+    for outcome in outcomes:
+        if outcome.kills:
+            console.print(_kills(outcome))
+    console.print(_summary(outcomes))
+    _where(outcomes[-1], console)
+    verdicts = [_verdict(outcome, console) for outcome in outcomes]
+    return all(verdicts)
+
+
+def _verdict(outcome: Outcome, console: Console) -> bool:
     problems = outcome.audit.problems
     for problem in problems[:SHOWN]:
         console.print(f"[red]wrong:[/] {escape(problem)}")
@@ -25,13 +36,13 @@ def report(outcome: Outcome, console: Console) -> bool:
         console.print(f"[red]wrong:[/] and {len(problems) - SHOWN} more")
     if problems:
         console.print(f"[bold red]FAILED[/]: {len(problems)} differences between the records and what happened")
-    else:
+    elif outcome.plan.ledger:
         console.print(f"[bold green]OK[/]: {outcome.plan.records} of {outcome.plan.records} records are right")
     return not problems
 
 
 def _kills(outcome: Outcome) -> Table:
-    table = Table(title="Kills")
+    table = Table(title=f"Kills, {_way(outcome)}")
     for column in ("worker", "killed at record", "last checkpoint", "calls kept beside it", "effects redone after it"):
         table.add_column(column, justify="right")
     for kill in outcome.kills:
@@ -41,26 +52,44 @@ def _kills(outcome: Outcome) -> Table:
     return table
 
 
-def _summary(outcome: Outcome) -> Table:
+def _way(outcome: Outcome) -> str:
+    return "with the ledger" if outcome.plan.ledger else "without it"
+
+
+def _summary(outcomes: Sequence[Outcome]) -> Table:
+    table = Table(title="Result", show_header=len(outcomes) > 1)
+    table.add_column(no_wrap=True)
+    for outcome in outcomes:
+        table.add_column(_way(outcome), justify="right")
+    columns = [_cells(outcome) for outcome in outcomes]
+    for label in columns[-1]:
+        table.add_row(label, *(column.get(label, "") for column in columns))
+    return table
+
+
+def _cells(outcome: Outcome) -> dict[str, str]:
+    """The rows of the table for one run."""
     audit, weight, plan = outcome.audit, outcome.weight, outcome.plan
     whole = weight.checkpoints + weight.writes
-    table = Table(title="Result", show_header=False)
-    table.add_column()
-    table.add_column(justify="right")
-    table.add_row("records settled rightly", f"{audit.settled:,} of {plan.records:,}")
-    table.add_row("worker processes", f"{outcome.runs}, {len(outcome.kills)} of them killed")
-    table.add_row("effects in the outside world", f"{audit.effects:,}, {audit.repeated.total():,} of them repeated")
+    cells = {
+        "records settled rightly": f"{audit.settled:,} of {plan.records:,}",
+        "worker processes": f"{outcome.runs}, {len(outcome.kills)} killed",
+        "effects in the outside world": f"{audit.effects:,}",
+        "effects repeated": f"{audit.repeated.total():,}",
+    }
     if plan.ledger:
-        table.add_row("calls asked for again, answered by the ledger", f"{outcome.replayed:,}")
-    table.add_row("approval", "books closed" if outcome.approved else "refused, books left open")
-    table.add_row("checkpoints written", f"{outcome.checkpoints:,}")
-    table.add_row("bytes stored", f"{outcome.stored:,}")
-    table.add_row("the last state alone", f"{weight.final:,}")
-    table.add_row("whole states and writes would be", f"{whole:,}")
+        cells["calls answered by the ledger"] = f"{outcome.replayed:,}"
+    cells |= {
+        "approval": "books closed" if outcome.approved else "refused, books left open",
+        "checkpoints written": f"{outcome.checkpoints:,}",
+        "bytes stored": f"{outcome.stored:,}",
+        "the last state alone": f"{weight.final:,}",
+        "whole states and writes would be": f"{whole:,}",
+    }
     if outcome.stored:
-        table.add_row("whole states / stored", f"{whole / outcome.stored:.1f} times")
-    table.add_row("seconds", f"{outcome.seconds:.1f}")
-    return table
+        cells["whole states / stored"] = f"{whole / outcome.stored:.1f} times"
+    cells["seconds"] = f"{outcome.seconds:.1f}"
+    return cells
 
 
 def _where(outcome: Outcome, console: Console) -> None:
