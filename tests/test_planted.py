@@ -82,6 +82,7 @@ FAULTS: dict[Any, str] = {
     ledgers.ClaimsWithoutTheFence: "test_a_thread_that_is_anothers",
     ledgers.DeletesWhatIsUnsettled: "test_a_deletion_does_not_forget_the_unknown",
     ledgers.PruningForgetsCalls: "test_no_upkeep_forgets_a_call",
+    ledgers.ForgetsWhateverItIsTold: "test_what_no_checkpoint_can_reach_may_be_forgotten",
     ledgers.CopiesNoCalls: "test_a_copy_knows_what_was_done",
     ledgers.key_from_the_task: "test_where_the_task_started_does_not_matter",
     ledgers.no_barrier: "test_a_checkpoint_that_does_not_come",

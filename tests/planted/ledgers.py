@@ -85,6 +85,15 @@ class PruningForgetsCalls(MemoryStore):
         return await super().drop(thread, drop, token)
 
 
+class ForgetsWhateverItIsTold(MemoryStore):
+    async def forget(self, thread: str, listed: Collection[tuple[str, int]]) -> None:
+        table = self._data.calls[thread]
+        kept = [row for row in table.rows.values() if row.key not in {key for key, _ in listed}]
+        self._data.calls[thread] = CallTable()
+        for row in kept:
+            self._data.calls[thread].enter(row)
+
+
 class CopiesNoCalls(MemoryStore):
     async def load(self, thread: str, batch: Batch) -> None:
         await super().load(thread, dataclasses.replace(batch, calls=()))

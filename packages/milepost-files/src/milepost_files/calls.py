@@ -110,6 +110,27 @@ class CallIndex:
             self.aliases[alias] = row.key
         self.live += spot.cost - (0 if old is None else old.cost)
 
+    def settled(self, calls: Iterable[tuple[str, int]]) -> list[str]:
+        """The keys of those, each (key, revision), that are settled and still have this revision."""
+        found = ((key, revision, self.spots.get(key)) for key, revision in calls)
+        return [
+            key
+            for key, revision, spot in found
+            if spot is not None and spot.row.revision == revision and spot.row.state not in UNSETTLED
+        ]
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """The records of these keys are gone."""
+        for key in keys:
+            spot = self.spots.pop(key, None)
+            if spot is None:
+                continue
+            self.live -= spot.cost
+            for alias in spot.row.aliases:
+                del self.aliases[alias]
+            if spot.row.match:
+                self.matches[spot.row.match].remove(key)
+
     def select(self, query: CallQuery, after: tuple[float, str] | None) -> list[CallSpot]:
         """The records that a query asks for after a (start, key), in this order."""
         if query.keys is None:

@@ -206,6 +206,17 @@ class ChangeCall(Change):
         return None if draft is None else ([draft[0]], draft[1])
 
 
+class ForgetCalls(Change):
+    """The verb `forget`."""
+
+    def __init__(self, calls: Collection[tuple[str, int]]) -> None:
+        self._calls = calls
+
+    def decide(self, index: Index, read: Read, now: float) -> FrameDraft | None:
+        keys = index.calls.settled(self._calls)
+        return ([[frames.FORGET, keys]], []) if keys else None
+
+
 class Rewrite(Change):
     """The verb `rewrite`, in one frame."""
 

@@ -17,7 +17,7 @@ from milepost.store import Pack, Span
 
 Facet = str | int | float | bool
 Record = list[Any]
-"""One entry of a manifest: its kind, then what `THREAD` to `CALL` say below."""
+"""One entry of a manifest: its kind, then what `THREAD` to `FORGET` say below."""
 
 MAGIC: Final = b"MPF1"
 HEADER: Final = struct.Struct("<4sQIQII")
@@ -35,6 +35,7 @@ REVIVE: Final = 6  # []: the tombstone above is lifted
 LEASE: Final = 7  # [owner, fence, since, expires, tries, error]
 CALL: Final = 8  # see `milepost_files.calls.record`
 UNWRITE: Final = 9  # [[ns, id], ...]: their pending writes above are gone
+FORGET: Final = 10  # [key, ...]: the records of these calls above are gone
 
 MAX_MANIFEST: Final = 1 << 28
 _NO_FACETS: Final = 0x80

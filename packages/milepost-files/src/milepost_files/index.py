@@ -30,6 +30,8 @@ _MAGIC: Final = b"MPX1"
 # to rewrite a log depends on it, and a log that was just rewritten must not seem to be worth it.
 _COST: Final = 64
 
+_NO_USE: Final = (frames.LEASE, frames.CALL, frames.FORGET)
+"""Records whose frames do not count as a use of the thread."""
 _MOST_DAMAGE: Final = 64
 """So many damaged places are kept in words; of further ones only how many there are."""
 
@@ -290,6 +292,8 @@ class Index:
                 self._drop(record)
             elif kind == frames.CALL:
                 body = self.calls.apply(record, body)
+            elif kind == frames.FORGET:
+                self.calls.forget(record[1])
             elif kind == frames.UNWRITE:
                 self._unwrite(record[1])
             elif kind == frames.LEASE:
@@ -302,7 +306,7 @@ class Index:
                 self.thread = record[1]
         self.frames += 1
         # A heartbeat is no use of the thread.
-        if not self.empty and not (records and records[0][0] in (frames.LEASE, frames.CALL)):
+        if not self.empty and not (records and records[0][0] in _NO_USE):
             self.created = min(self.created, at) if self.created else at
             self.updated = max(self.updated, at)
 

@@ -33,6 +33,7 @@ from milepost_files.changes import (
     ChangeCall,
     DeleteThread,
     DropSome,
+    ForgetCalls,
     LoadBatch,
     PutCheckpoint,
     PutWrites,
@@ -188,6 +189,9 @@ class FilesStore:
 
     async def calls(self, query: CallQuery, after: tuple[str, ...] | None, limit: int) -> CallPage:
         return await self._call("list calls", lambda: listing.calls(self._root, query, after, limit))
+
+    async def forget(self, thread: str, listed: Collection[tuple[str, int]]) -> None:
+        await self._commit(thread, ForgetCalls(listed), "forget calls")
 
     async def rewrite(self, thread: str, batch: Batch, token: str) -> str | None:
         change = Rewrite(batch, token)

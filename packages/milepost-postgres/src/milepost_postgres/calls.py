@@ -141,6 +141,16 @@ def listing(queries: Queries, query: CallQuery, after: tuple[str, ...] | None, l
     return Request("list calls", (queries[which].step(parameters), queries["clock"].step({})))
 
 
+def forgetting(queries: Queries, thread: str, calls: Collection[tuple[str, int]]) -> Request:
+    """For `forget`."""
+    parameters: Parameters = {
+        "thread": wire.digest(thread),
+        "hashes": wire.byteas(wire.digest(key) for key, _ in calls),
+        "revisions": wire.int8s(revision for _, revision in calls),
+    }
+    return Request("forget calls", (queries["forget_calls"].step(parameters),))
+
+
 def page(answers: Answers, limit: int) -> CallPage:
     """What the answers to `listing` say."""
     found, ((now,),) = answers

@@ -383,6 +383,9 @@ class PostgresStore:
     async def calls(self, query: CallQuery, after: tuple[str, ...] | None, limit: int) -> CallPage:
         return calls.page(await self._answers(calls.listing(self._queries, query, after, limit)), limit)
 
+    async def forget(self, thread: str, listed: Collection[tuple[str, int]]) -> None:
+        await self._answers(calls.forgetting(self._queries, thread, listed))
+
     async def rewrite(self, thread: str, batch: Batch, token: str) -> str | None:
         queries = self._queries
         parameters = {**_batch_parameters(thread, batch), "fresh": _fresh(), "token": wire.text(token)}

@@ -187,6 +187,16 @@ class Calls:
             await self._strike(thread)
         return reply
 
+    async def drop(self, thread: str, listed: Collection[tuple[str, int]]) -> None:
+        """The verb `forget`."""
+        parts = [part for key, revision in listed for part in (key.encode(), b"%d" % revision)]
+        for at in range(0, len(parts), 2 * _LOOK):
+            some = parts[at : at + 2 * _LOOK]
+            call = Call(scripts()["drop_calls"], self._keys(thread), (thread.encode(), *some))
+            (reply,) = await self._steps("forget calls", call, writes=True)
+            if reply[1] and self._spread:
+                await self._strike(thread)
+
     async def forget(self, threads: Sequence[str]) -> None:
         """Forget the records of threads that have expired, where all of them are settled."""
         calls = [Call(scripts()["forget_calls"], self._keys(name)[:6], ()) for name in threads]

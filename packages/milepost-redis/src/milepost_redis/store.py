@@ -478,6 +478,9 @@ class RedisStore:
     async def calls(self, query: CallQuery, after: tuple[str, ...] | None, limit: int) -> CallPage:
         return await self._calls.page(query, after, limit)
 
+    async def forget(self, thread: str, listed: Collection[tuple[str, int]]) -> None:
+        await self._calls.drop(thread, listed)
+
     async def acquire(self, thread: str, owner: str, ttl: float, over: int | None = None) -> Lease:
         return await leases.acquire(self._write, thread, owner, ttl, over)
 

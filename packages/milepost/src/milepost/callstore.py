@@ -2,7 +2,7 @@
 
 A record is opaque bytes sealed by the codec, plus the few plain fields that a compare-and-set needs. Records of a thread
 live with the thread; those of global keys live under the thread id ``""``, which no thread has. Nothing but `settle`,
-`claim` and a deletion of the thread ever changes or removes a record: no clock does, and no prune.
+`claim`, `forget` and a deletion of the thread ever changes or removes a record: no clock does, and no prune.
 """
 
 from __future__ import annotations
@@ -177,6 +177,11 @@ class CallStore(Protocol):
         """At most `limit` records, from `after` on. A page may hold fewer and still have a cursor."""
         ...
 
+    async def forget(self, thread: str, listed: Collection[tuple[str, int]]) -> None:
+        """Remove those of the `listed` records of a thread, each (key, revision), that are settled and still have this
+        revision; with their aliases. The others stay."""
+        ...
+
 
 @runtime_checkable
 class Joins(Protocol):
@@ -317,6 +322,18 @@ class CallTable:
         self.rows[row.key] = row
         for alias in row.aliases:
             self.aliases[alias] = row.key
+
+    def forget(self, calls: Iterable[tuple[str, int]]) -> None:
+        """See `CallStore.forget`."""
+        for key, revision in calls:
+            row = self.rows.get(key)
+            if row is None or row.revision != revision or row.state in UNSETTLED:
+                continue
+            del self.rows[key]
+            for alias in row.aliases:
+                del self.aliases[alias]
+            if row.match:
+                self.matches[row.match].remove(key)
 
     def kin(self, match: str, beside: Collection[str]) -> tuple[CallRow, ...]:
         """Records with this `match` that are none of `beside`."""

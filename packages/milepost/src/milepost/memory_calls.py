@@ -88,6 +88,14 @@ class MemoryCalls(ABC):
 
         return await self._step(step)
 
+    async def forget(self, thread: str, listed: Collection[tuple[str, int]]) -> None:
+        data = self._ledger
+
+        def step() -> None:
+            data.calls.get(thread, CallTable()).forget(listed)
+
+        await self._step(step)
+
 
 def select(table: CallTable, query: CallQuery) -> list[CallRow]:
     """The records of a table that a query asks for, in no order."""

@@ -270,6 +270,9 @@ class TenantStore:
         page = await self._asked(self._calls.calls(named, after, limit))
         return page._replace(rows=tuple(self._record(row) for row in page.rows if self._own(row.thread)))
 
+    async def forget(self, thread: str, listed: Collection[tuple[str, int]]) -> None:
+        await self._asked(self._calls.forget(self._prefix + thread, listed))
+
     def _answer(self, answer: CallAnswer) -> CallAnswer:
         row = None if answer.row is None else self._record(answer.row)
         return answer._replace(row=row, kin=tuple(map(self._record, answer.kin)))

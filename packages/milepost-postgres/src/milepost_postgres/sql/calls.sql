@@ -187,6 +187,16 @@ WITH t AS MATERIALIZED (
 )
 SELECT count(*) FROM t JOIN {call} c ON c.thread = t.key AND {unsettled}
 
+-- name: forget_calls
+-- Remove records that are settled and still as they were listed, with their further keys.
+WITH gone AS (
+    DELETE FROM {call} c USING {thread} t, unnest(%(hashes)s::bytea[], %(revisions)s::int8[]) AS listed (hash, revision)
+    WHERE t.hash = %(thread)s::bytea AND c.thread = t.key AND c.target IS NULL AND NOT ({unsettled})
+        AND c.hash = listed.hash AND c.revision = listed.revision
+    RETURNING c.thread, c.hash
+)
+DELETE FROM {call} a USING gone WHERE a.thread = gone.thread AND a.target = gone.hash
+
 -- name: load_calls
 -- Take over records, and their further keys, where there are none.
 WITH t AS MATERIALIZED (

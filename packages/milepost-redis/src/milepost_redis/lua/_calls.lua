@@ -44,6 +44,19 @@ local function sealed(r)
     #r.outcome, r.outcome)
 end
 
+-- A record has this `match` no more.
+local function leave_match(match, key)
+  local left = ''
+  for _, one in ipairs(frames(call('HGET', CALLS, 'm' .. match) or '')) do
+    left = one == key and left or left .. framed(one)
+  end
+  if left == '' then
+    call('HDEL', CALLS, 'm' .. match)
+  else
+    call('HSET', CALLS, 'm' .. match, left)
+  end
+end
+
 -- Keep `r` as the record of `key`, in the place of `before` or nil; `trail` is the whole of it.
 local function keep_call(key, r, before, trail)
   call('HSET', CALLS, 'c' .. key, sealed(r), 't' .. key, trail)
@@ -57,11 +70,7 @@ local function keep_call(key, r, before, trail)
   local old = before and before.match or ''
   if old ~= r.match then
     if old ~= '' then
-      local left = ''
-      for _, one in ipairs(frames(call('HGET', CALLS, 'm' .. old) or '')) do
-        left = one == key and left or left .. framed(one)
-      end
-      call('HSET', CALLS, 'm' .. old, left)
+      leave_match(old, key)
     end
     if r.match ~= '' then
       call('HSET', CALLS, 'm' .. r.match, (call('HGET', CALLS, 'm' .. r.match) or '') .. framed(key))

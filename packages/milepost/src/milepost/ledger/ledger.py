@@ -18,6 +18,7 @@ from milepost.ledger.basis import OverSaver, Settings
 from milepost.ledger.boundary import Boundary, OnUnsettled
 from milepost.ledger.call import Call, Done, Replay, Run
 from milepost.ledger.core import Core
+from milepost.ledger.forgetting import Forgetting
 from milepost.ledger.hands import Hands
 from milepost.ledger.policy import Declared, Duration, ToolPolicy, Verdict, declared, seconds, unsafe
 from milepost.ledger.record import CallRecord
@@ -93,6 +94,7 @@ class Ledger:
         self.core = Core(saver, self.settings, boundary)
         self._upkeep = Upkeep(self.core)
         self._rollbacks = Rollbacks(self.core, self._upkeep)
+        self._forgetting = Forgetting(self.core)
 
     def policy(self, tool: str) -> ToolPolicy:
         """The class of a tool."""
@@ -263,6 +265,22 @@ class Ledger:
     async def aorphans(self, thread_id: str, branch: Collection[tuple[str, str]] | None = None) -> list[CallRecord]:
         """`orphans`, async."""
         return await self._upkeep.orphans(self.core.asynchronous(), thread_id, branch)
+
+    def forget(self, thread_id: str, *, older_than: Duration, dry_run: bool = False) -> list[CallRecord]:
+        """Remove the records of a thread that nothing can ask for any more; returns them. For threads that live long.
+
+        They are those of settled calls that have not changed for `older_than`, nor are within the time for which their API
+        remembers a key, whose message is in no checkpoint that is kept, and that were begun before all of these. Records
+        under keys of the user's stay: any code may ask for those. With `dry_run`, only tells. Raises `Conflict`, and
+        removes nothing, when a checkpoint cannot be read.
+        """
+        thread, age = check_thread(thread_id), seconds(older_than, "older_than")
+        return run(self._forgetting.forget(self.core.blocking(), thread, age, dry_run=dry_run))
+
+    async def aforget(self, thread_id: str, *, older_than: Duration, dry_run: bool = False) -> list[CallRecord]:
+        """`forget`, async."""
+        thread, age = check_thread(thread_id), seconds(older_than, "older_than")
+        return await self._forgetting.forget(self.core.asynchronous(), thread, age, dry_run=dry_run)
 
     def repair(self, thread_id: str, *, channel: str = "messages", wait: float | None = 0.0) -> list[ToolMessage]:
         """Answer, in the latest checkpoint, the calls of its messages that no tool message answers and that the ledger

@@ -97,6 +97,10 @@ class Worker:
             return self.ledger.resolve(key, verdict, **how)
         return await self.ledger.aresolve(key, verdict, **how)
 
+    async def forget(self, thread: str = "thread", **how: Any) -> list[CallRecord]:
+        how = {"older_than": 0, **how}
+        return self.ledger.forget(thread, **how) if self._blocking else await self.ledger.aforget(thread, **how)
+
     async def repair(self) -> list[ToolMessage]:
         return self.ledger.repair("thread") if self._blocking else await self.ledger.arepair("thread")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from langchain_core.messages import AIMessage
 
 from milepost.callstore import CallQuery
 from milepost.errors import ThreadDeleted, UnsettledCalls
@@ -19,6 +20,7 @@ from milepost.ledger import (
     Suspended,
     Unsettled,
     applied,
+    idempotent,
     keyed,
     not_applied,
     readonly,
@@ -227,6 +229,52 @@ class CallsOfThreads(Behaviours):
             worker = Worker(lab, saver)
             assert sorted(await worker.states()) == [("started", 0, 0), ("succeeded", 0, 0)]
             assert await worker.do(wants(call="done")) == "paid"
+
+    @needs("ledger")
+    async def test_what_no_checkpoint_can_reach_may_be_forgotten(self, lab: Lab) -> None:
+        tools = {"set": quick(idempotent), "charge": quick(keyed, window="24h")}
+        worker = Worker(lab, tools=tools)
+        for message in ("m1", "m2"):  # The second takes over the record of the first.
+            await worker.do(wants("set", message=message, human="h1"))
+        await worker.do(wants("set", message="kept", call="c1"))
+        await worker.do(wants("set", message="waits", call="c1"))
+        await worker.do(wants("set", key="own"))
+        await worker.do(wants(message="in its window"))
+        lost = await worker.run(wants("set", message="unsettled"))
+        call = {"name": "set", "args": {}, "id": "c1", "type": "tool_call"}
+        here = await lab.saver.put(
+            at("thread"), checkpoint("0001", {"m": [AIMessage("", id="kept", tool_calls=[call])]})
+        )
+        await lab.saver.put_writes(here, [("m", {"deep": [AIMessage("", id="waits", tool_calls=[call])]})], "task")
+        await worker.do(wants("set", message="later"))
+        assert await worker.forget(older_than="1h") == []
+        (planned,) = await worker.forget(dry_run=True)
+        assert (planned.info.message, len(planned.aliases)) == ("m2", 1)
+        assert len(await worker.calls()) == 7
+        assert [record.key for record in await worker.forget()] == [planned.key]
+        async for saver in lab.views():
+            worker = Worker(lab, saver, tools=tools)
+            left = [record.info.message for record in await worker.calls() if record.info.own is None]
+            assert left == ["kept", "waits", "in its window", "unsettled", "later"]
+            assert await worker.forget() == []
+            assert await worker.do(wants("set", message="kept", call="c1"), "again") == "done"
+        # Neither it, nor what it was also found by, is there.
+        for number, message in enumerate(("m1", "m2", "m3")):
+            request = wants(
+                "set", message=message, human="h1", orphans="pause", branch=frozenset({("m1", "c1"), ("m2", "c1")})
+            )
+            assert await worker.do(request, number) == number
+        store = await worker.store()
+        records = {record.info.message: record for record in await worker.calls()}
+        rows = (await store.calls(CallQuery("thread"), None, 100)).rows
+        revisions = {row.key: row.revision for row in rows}
+        kept = records["kept"].key
+        await store.forget(
+            "thread", [(lost.record_key, revisions[lost.record_key]), (kept, revisions[kept] + 1), ("?", 1)]
+        )
+        assert {row.key for row in (await store.calls(CallQuery("thread"), None, 100)).rows} == set(revisions)
+        await store.forget("thread", [(kept, revisions[kept])] * 2)
+        assert len(await worker.calls()) == len(revisions) - 1
 
     @needs("ledger")
     async def test_a_copy_knows_what_was_done(self, lab: Lab) -> None:

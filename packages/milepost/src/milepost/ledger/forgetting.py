@@ -1,0 +1,107 @@
+"""Records that nothing can ask for any more: which they are, and how they go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from langchain_core.messages import AIMessage, BaseMessage
+
+from milepost.callstore import CALL_PAGE, UNSETTLED, CallQuery, CallRow
+from milepost.errors import Conflict
+from milepost.ledger.core import Core
+from milepost.ledger.hands import Hands
+from milepost.ledger.record import CallRecord
+from milepost.places import ATTACHMENTS, BEFORE, configurable
+from milepost.store import Query
+
+_BATCH = 500
+"""Records that go in one step."""
+
+
+class Forgetting:
+    """Removal of records, over a core."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    async def forget(self, hands: Hands, thread: str, age: float, *, dry_run: bool) -> list[CallRecord]:
+        """See `milepost.ledger.Ledger.forget`."""
+        asked, since = await self._kept(hands, thread)
+        store, book = await self._core.store(hands), self._core.book
+        gone: list[CallRow] = []
+        after: tuple[str, ...] | None = None
+        while True:
+            page = await store.calls(CallQuery(thread), after, CALL_PAGE)
+            for row in page.rows:
+                if row.state in UNSETTLED or row.started >= since or page.now - row.updated < age:
+                    continue
+                info = book.info(row)
+                if info.own is not None or info.message is None or (info.message, info.call or "") in asked:
+                    continue
+                if info.window is None or page.now - row.started >= info.window:
+                    gone.append(row)
+            if (after := page.cursor) is None:
+                break
+        for at in range(0, 0 if dry_run else len(gone), _BATCH):
+            await store.forget(thread, [(row.key, row.revision) for row in gone[at : at + _BATCH]])
+        return [book.open(row) for row in gone]
+
+    async def _kept(self, hands: Hands, thread: str) -> tuple[set[tuple[str, str]], float]:
+        """What the checkpoints of a thread, and their pending writes, ask for: (message id, call id); and when the oldest of
+        them was put."""
+        operations = self._core.saver.operations
+        chart = await (await operations.open(hands.side)).chart(thread)
+        rows = (
+            []
+            if chart is None
+            else [row for row in chart.rows if row.ns != ATTACHMENTS and not row.ns.startswith(BEFORE)]
+        )
+        unread = {(row.ns, row.id) for row in rows}
+        asked: set[tuple[str, str]] = set()
+        after: tuple[str, ...] | None = None
+        while True:
+            found, after = await operations.page(hands.side, Query(thread=thread), None, after, None)
+            for one in found:
+                unread.discard((configurable(one.config)["checkpoint_ns"], one.checkpoint["id"]))
+                asked.update(_asked([one.checkpoint["channel_values"], one.pending_writes]))
+            if after is None:
+                break
+        if unread:
+            raise Conflict(
+                f"{len(unread)} checkpoints of thread {thread!r} were not read, so that it is not known which calls they "
+                "ask for: no record was removed. Verify the thread, or try again.",
+                thread=thread,
+            )
+        return asked, min((row.at for row in rows), default=float("inf"))
+
+
+def _asked(values: Any) -> Iterator[tuple[str, str]]:
+    """The calls of every AI message in `values`, however deep."""
+    seen: set[int] = set()
+    ahead = [values]
+    while ahead:
+        value = ahead.pop()
+        if isinstance(value, AIMessage):
+            yield from ((value.id or "", call["id"] or "") for call in value.tool_calls)
+        elif isinstance(value, str | bytes | int | float | BaseMessage | type | None) or id(value) in seen:
+            continue
+        else:
+            seen.add(id(value))
+            if isinstance(value, Mapping):
+                ahead += value.values()
+            elif isinstance(value, list | tuple | set | frozenset):
+                ahead += value
+            else:
+                ahead += [getattr(value, name) for name in _fields(value)]
+
+
+def _fields(value: object) -> list[str]:
+    """The names of an object's attributes: of a state that is no dict, a `Send`, or a command."""
+    slots = [name for kind in type(value).__mro__ for name in _slots(kind)]
+    return [name for name in (*getattr(value, "__dict__", ()), *slots) if hasattr(value, name)]
+
+
+def _slots(kind: type) -> tuple[str, ...]:
+    names = kind.__dict__.get("__slots__", ())
+    return (names,) if isinstance(names, str) else tuple(names)
