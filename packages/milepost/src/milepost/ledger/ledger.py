@@ -321,7 +321,9 @@ class Ledger:
         done. Takes the thread's lease, waiting `wait` seconds for it; finds out what became of calls in doubt; calls
         ``compensate(record, result)`` of each call's tool, recorded, so that a crash repeats it with the same
         `current_call().key`; and when all are undone, puts a copy of the checkpoint on top of it. It can be repeated, and
-        resumed after a crash. Calls of global scope, and those of steps within a call, are their tool's to undo.
+        resumed after a crash. Calls of steps within a call are their tool's to undo. Calls of global scope that the thread
+        began count as irreversible: other threads may rest on them. (Those of `once` outside of tools are not known to
+        be the thread's.)
 
         Raises `InvalidConfig` for an unknown checkpoint; `Irreversible`, before anything is done, for calls of tools
         without `compensate` that `accept_irreversible` does not name; `CompensationFailed` when one raised, and

@@ -12,7 +12,7 @@ from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, Checkpoint
 from langgraph.checkpoint.base.id import uuid6
 
 from milepost.callstore import CallAnswer, CallQuery, CallRow, CallStore
-from milepost.codec.calls import call_key
+from milepost.codec.calls import CallInfo, call_key
 from milepost.errors import Conflict, InvalidConfig
 from milepost.ledger.basis import Plan
 from milepost.ledger.core import Core
@@ -75,6 +75,7 @@ class Rollbacks:
         later = _Later(chart, to)
         opened = [book.open(row) for row in rows]
         chosen = [record for record in opened if not record.info.step and later.has(record)]
+        chosen += await self._of_all_threads(hands, later)
         stepped = {
             (record.info.message, record.info.call, record.info.own)
             for record in opened
@@ -84,6 +85,14 @@ class Rollbacks:
         calls = tuple(Undo(record, self._action(record, stepped)) for record in chosen)
         return Rollback(thread, to, calls), found
 
+    async def _of_all_threads(self, hands: Hands, later: _Later) -> list[CallRecord]:
+        """The calls of global keys that this thread began. There is no index of them: all of these keys are looked at."""
+        settings, book = self.core.settings, self.core.book
+        if not any(policy.scope == "global" for policy in (*settings.tools.values(), settings.default)):
+            return []
+        rows = await self._upkeep.listed(hands, CallQuery(""))
+        return [book.open(row) for row in rows if later.began(book.info(row))]
+
     def _policy(self, record: CallRecord) -> ToolPolicy:
         settings = self.core.settings
         return settings.tools.get(record.tool, settings.default)
@@ -92,6 +101,9 @@ class Rollbacks:
         info, policy = record.info, self._policy(record)
         if record.state in ("failed", "compensated"):
             return "nothing"
+        if not record.thread:
+            # Another thread may have been answered from the record, and rest on the effect.
+            return "irreversible"
         if record.state == "suspended":
             return "irreversible" if (info.message, info.call, info.own) in stepped else "nothing"
         if policy.compensate is None:
@@ -110,7 +122,8 @@ class Rollbacks:
             tools = sorted({record.tool for record in refused})
             raise Irreversible(
                 f"{len(refused)} calls of {', '.join(tools)} in thread {thread!r} cannot be undone: nothing was done. Give "
-                "their tools a compensate=…, or name them in accept_irreversible.",
+                "their tools a compensate=…, or name them in accept_irreversible. (Calls of global scope always stay: other "
+                "threads may rest on them.)",
                 thread=thread,
                 tools=tools,
                 keys=[record.key for record in refused],
@@ -262,10 +275,19 @@ class _Later:
                     self._later.add(child)
                     ahead.append(child)
 
+    def began(self, info: CallInfo) -> bool:
+        """Whether a call's task started from one of them."""
+        return _root_of(info) in self._later
+
     def has(self, record: CallRecord) -> bool:
         """By where its task started; of a checkpoint that is not known (any more), by when."""
-        root = next((id for ns, id in record.info.checkpoints if ns == ""), None)
+        root = _root_of(record.info)
         return root in self._later if root in self._known else record.started >= self._at
+
+
+def _root_of(info: CallInfo) -> str | None:
+    """The checkpoint of the root namespace that a call's task started from."""
+    return next((id for ns, id in info.checkpoints if ns == ""), None)
 
 
 def _done(answer: CallAnswer, record: CallRecord) -> CallRow:

@@ -199,6 +199,26 @@ class Rollbacks(Behaviours):
         assert await worker.do(wants("mail", call="m"), "twice") == "sent"
 
     @needs("ledger")
+    async def test_what_other_threads_may_rest_on(self, lab: Lab) -> None:
+        world = World()
+        everywhere = world.policy(key=lambda arguments: f"number {arguments['n']}", scope="global")
+        worker = Worker(lab, tools={"charge": world.policy(), "everywhere": everywhere})
+        await _history(lab, worker)
+        for number, place in enumerate(("0001", "0003", "elsewhere")):
+            given: dict[str, Any] = {"call": f"g{number}", "arguments": {"n": number}, "checkpoints": (("", place),)}
+            await worker.do(wants("everywhere", **given))
+        plan = await worker.rollback("0002", dry_run=True)
+        assert [(undo.record.tool, undo.action) for undo in plan.calls] == [
+            ("everywhere", "irreversible"),
+            ("charge", "compensate"),
+            ("charge", "compensate"),
+        ]
+        with pytest.raises(Irreversible, match="other threads"):
+            await worker.rollback("0002")
+        await worker.rollback("0002", accept_irreversible=["everywhere"])
+        assert [n for n, _ in world.undone] == [3, 2]
+
+    @needs("ledger")
     async def test_calls_in_doubt(self, lab: Lab) -> None:
         world = World()
         verdicts = {1: applied("paid"), 2: not_applied(), 3: unknown()}
