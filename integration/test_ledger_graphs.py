@@ -506,6 +506,12 @@ async def test_two_interrupting_calls_in_one_task_are_an_error(memory: Saver, fl
     with pytest.raises(SharedTask, match="fan_out"):
         await go_on()
     assert "b" not in effects.seen
+    # The way out that the error names.
+    by_hand = [ToolMessage("by hand", tool_call_id=call["id"]) for call in calls("a", "b")]
+    config = await flavour.update(graph, ONE, {"messages": by_hand}, "tools")
+    end = await flavour.invoke(graph, None, config)
+    assert texts(end) == ["by hand", "by hand"]
+    assert end["messages"][-1].text == "done"
 
 
 # Durability.
