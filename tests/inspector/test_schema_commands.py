@@ -8,6 +8,8 @@ import os
 import pty
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +100,7 @@ def test_the_first_record(module: Write, capsys: pytest.CaptureFixture[str]) -> 
         ("a: int; c: str", "ask", "'b' vanished", "rename_channel('b', 'c')"),
         ("a: int", "ask", "'b' vanished", "drop_channel('b')"),
         ("a: int; b: str; c: list[str]", "ask", "'c' appeared", "add_channel('c', ...)"),
+        ("a: int; c: str; d: str", "ask", "'c' appeared", "Or is it 'b', renamed?"),
         ("a: str; b: str", "ask", "'a' was int and is str", "map_channel('a', ...)"),
         (
             "a: Annotated[int, operator.add]; b: str",
@@ -314,19 +317,30 @@ def test_a_migration_that_is_stopped_goes_on_from_its_cursor(
         assert said in capsys.readouterr().err
 
 
+def _shown(leader: int) -> str:
+    """All that is written to a terminal, until nobody has it open any more."""
+    parts: list[bytes] = []
+    with os.fdopen(leader, "rb", buffering=0) as screen, suppress(OSError):
+        while part := screen.read(1 << 16):
+            parts.append(part)
+    return b"".join(parts).decode()
+
+
 def test_a_bar_on_a_terminal_and_the_report_in_a_file(module: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     _store()
     name = module("a: int", version=2, upgrades="[Step(1, 2, drop_channel('b'))]")
     leader, follower = pty.openpty()
     monkeypatch.setenv("TERM", "xterm")
-    with os.fdopen(leader, "rb", buffering=0) as screen, Path("report.txt").open("w+", encoding="utf-8") as report:
+    with ThreadPoolExecutor(1) as reader, Path("report.txt").open("w+", encoding="utf-8") as report:
+        screen = reader.submit(_shown, leader)
         with os.fdopen(follower, "w", encoding="utf-8") as terminal, monkeypatch.context() as patch:
             patch.setattr(sys, "stderr", terminal)
             patch.setattr(sys, "stdout", report)
-            assert main(["migrate", "--url", "file:./store", "--schema", f"{name}:schema", "--dry-run"]) == 1
-        shown = screen.read(1 << 16).decode()
+            code = main(["migrate", "--url", "file:./store", "--schema", f"{name}:schema", "--dry-run"])
+        shown = screen.result()
         report.seek(0)
         told = report.read()
+    assert code == 1
     assert "100%" in shown
     assert "1 checkpoints" not in shown
     assert "two: 1 checkpoints to be rewritten, 0 refused; 1 of State 1\n" in told
