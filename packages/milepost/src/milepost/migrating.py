@@ -13,16 +13,16 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, NamedTuple, cast
 
-from milepost import maintenance
 from milepost.codec import Codec
 from milepost.codec.shelf import Shelf
-from milepost.errors import Conflict, Corrupt, InvalidConfig, MilepostError
+from milepost.errors import Corrupt, InvalidConfig, MilepostError
+from milepost.former import TRIES, Former, busy, is_kept_of, written_to
 from milepost.moving import Moves, Moving, Place
-from milepost.places import BEFORE, channel_name, kept_space, spaces_of, store_name
+from milepost.places import BEFORE, channel_name
 from milepost.schema import Schema
 from milepost.schema.image import INTERRUPT, Image
 from milepost.schema.questions import asked_as
@@ -38,8 +38,6 @@ BATCH: Final = 64
 """Checkpoints rewritten in one step, at most."""
 BATCH_BYTES: Final = 8 << 20
 """After so many bytes of new packs a step has enough."""
-TRIES: Final = 32
-"""How often a thread is looked at anew because it was written to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +86,7 @@ class _Run:
             if image is not None:
                 self.done[row.ns, row.id] = image
                 if work.now is not None:
-                    self.moved[row.ns][row.id] = (row.header, _written_to(chart, row))
+                    self.moved[row.ns][row.id] = (row.header, written_to(chart, row))
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,14 +136,16 @@ class Migrator:
         self._store = store
         self._codec = codec
         self._upgrader = upgrader
+        self._former = Former(store, codec, self._image, lambda ns: upgrader.schema(ns) is not None)
 
     async def thread(self, thread: str, mode: Mode, *, history: bool) -> Migrated:
         """Carry out `mode` on one thread. Raises `Conflict` if it is written to faster than it can be rewritten, and
         `Corrupt` if what was rewritten is not what it should be: then it was put back."""
         if mode == "finalise":
-            return await self._finalise(thread)
+            return Migrated(thread, changed=await self._former.finalise(thread))
         if mode == "undo":
-            return await self._undo(thread)
+            changed, left = await self._former.undo(thread)
+            return Migrated(thread, changed=changed, refused=left)
         run = _Run(thread, dry=mode == "dry-run", history=history)
         moving = Moving(self._codec, self._upgrader, self._image, history=history)
         while run.tries < TRIES:
@@ -171,7 +171,7 @@ class Migrator:
             run.did(chart, work, images)
         self._codec.reset(thread)
         if run.tries == TRIES:
-            raise _busy(thread)
+            raise busy(thread)
         return Migrated(thread, run.stored or {}, len(run.done), tuple(run.refused.values()))
 
     async def _work(self, run: _Run, moving: Moving, chart: Chart) -> _Work | None:
@@ -191,8 +191,8 @@ class Migrator:
                 if ns in run.stuck:
                     return await self._work(run, moving, chart)
             rows = [row for row in chart.rows if row.ns == ns]
-            left = [row for row in rows if not run.copied(row, _written_to(chart, row))]
-            gone = [(row.ns, row.id) for row in chart.rows if row.ns == ns or _is_kept_of(row, ns)]
+            left = [row for row in rows if not run.copied(row, written_to(chart, row))]
+            gone = [(row.ns, row.id) for row in chart.rows if row.ns == ns or is_kept_of(row, ns)]
             return _Work(left, moves.spaces[ns], tuple(gone))
         for row in stale:
             if (row.ns, row.id) in held:
@@ -207,7 +207,7 @@ class Migrator:
 
     async def _asks_anew(self, run: _Run, chart: Chart, row: CheckpointRow) -> bool:
         """Whether a checkpoint keeps the id of a question that a subgraph of it asks under another one now."""
-        written, place = _written_to(chart, row), (row.ns, row.id)
+        written, place = written_to(chart, row), (row.ns, row.id)
         if not self._upgrader.renames_nodes or row.ns.startswith(BEFORE) or run.over(place) or place in run.asked:
             return False
         run.asked.add(place)
@@ -246,7 +246,7 @@ class Migrator:
             header = self._codec.header(run.thread, row)
             stamp = None if header.stamp is None else decode(header.stamp)
             versions[(stamp.name, stamp.version) if stamp else (None, None)] += 1
-            writes = _written_to(chart, row)
+            writes = written_to(chart, row)
             stamps = [header.stamp, *(self._codec.write_layout(run.thread, row.ns, row.id, one)[1] for one in writes)]
             if schema and ns == row.ns and not run.over(place) and any(_differs(schema, one) for one in stamps):
                 stale.append(row)
@@ -260,7 +260,7 @@ class Migrator:
         waiting = sorted({id for space, id in chart.writes if space == ns} - rows.keys())
         images: dict[Place, Image] = {}
         for row in rows.values():
-            snapshot = Snapshot(run.thread, row, _written_to(chart, row), chart.generation)
+            snapshot = Snapshot(run.thread, row, written_to(chart, row), chart.generation)
             try:
                 images[ns, row.id] = await self._image(snapshot, now)
             except MilepostError as exc:
@@ -284,7 +284,6 @@ class Migrator:
 
     async def _batch(self, run: _Run, chart: Chart, work: _Work) -> tuple[Batch, dict[Place, Image]]:
         """As much of `work` as goes in one step, and what it means. What cannot be upgraded is refused."""
-        kept = {(spaces_of(row.ns)[0], row.id): row for row in chart.rows if row.ns.startswith(BEFORE)}
         entered: list[CheckpointRow] = []
         writes: list[tuple[str, str, WriteRow]] = []
         packs: list[Pack] = []
@@ -292,7 +291,7 @@ class Migrator:
         size = 0
         for row in work.rows[:BATCH]:
             ns = row.ns if work.now is None else work.now
-            snapshot = Snapshot(run.thread, row, _written_to(chart, row), chart.generation)
+            snapshot = Snapshot(run.thread, row, written_to(chart, row), chart.generation)
             try:
                 image, new, written, fresh = await self._rewritten(snapshot, ns)
             except MilepostError as exc:
@@ -306,26 +305,13 @@ class Migrator:
             entered.append(new)
             writes += ((ns, row.id, write) for write in written)
             packs += fresh
-            for before, waiting in self._before(run.thread, chart, snapshot, ns, kept):
+            for before, waiting in self._former.keep(chart, snapshot, ns):
                 entered.append(before)
                 writes += ((before.ns, row.id, write) for write in waiting)
             size += sum(len(pack.data) for pack in fresh)
             if size > BATCH_BYTES:
                 break
         return Batch(tuple(entered), tuple(writes), tuple(packs)), images
-
-    def _before(
-        self, thread: str, chart: Chart, snapshot: Snapshot, ns: str, kept: Mapping[Place, CheckpointRow]
-    ) -> Iterator[tuple[CheckpointRow, Sequence[WriteRow]]]:
-        """What is to be kept of a checkpoint that goes to namespace `ns`, unless something older is."""
-        row = snapshot.row
-        older = kept.get((row.ns, row.id))
-        if older is None and (ns, row.id) not in kept:
-            before, waiting = self._codec.rehome(thread, snapshot, kept_space(ns, row.ns))
-            yield before, [_named(write, BEFORE + channel_name(write.channel)) for write in waiting]
-        elif older is not None and ns != row.ns:
-            found = Snapshot(thread, older, _written_to(chart, older), chart.generation)
-            yield self._codec.rehome(thread, found, kept_space(ns, spaces_of(older.ns)[1]))
 
     async def _image(self, snapshot: Snapshot, ns: str) -> Image:
         """A checkpoint as it is to be, as one of namespace `ns`."""
@@ -379,7 +365,7 @@ class Migrator:
                 continue  # it was removed, or put again, since
             wrong = self._difference(loaded.snapshots[0], loaded.packs.get(thread, ()), image)
             if wrong is not None:
-                await self._undo(thread, only=(ns, id))
+                await self._former.undo(thread, only=(ns, id))
                 raise Corrupt(
                     f"checkpoint {id!r} of thread {thread!r} was not read back as it was rewritten ({wrong}): what was "
                     "there before was put back",
@@ -429,82 +415,6 @@ class Migrator:
         serde = self._codec.serde
         return serde.dumps_typed(one) == serde.dumps_typed(other)
 
-    # What was before.
-
-    async def _finalise(self, thread: str) -> Migrated:
-        chart = await self._store.chart(thread)
-        former = {(row.ns, row.id) for row in chart.rows if row.ns.startswith(BEFORE)} if chart else set[Place]()
-        if former:
-            await maintenance.drop_checkpoints(self._store, self._codec, thread, former)
-        return Migrated(thread, changed=len(former))
-
-    async def _undo(self, thread: str, only: Place | None = None) -> Migrated:
-        """Put back what was there before. A checkpoint that was written to since stays as it is, unless it is `only`, and
-        with it the namespace that it has moved to."""
-        for _ in range(TRIES):
-            chart = await self._store.chart(thread)
-            if chart is None:
-                return Migrated(thread)
-            there = {(row.ns, row.id): row for row in chart.rows}
-            former = {place: _now(place) for place in there if place[0].startswith(BEFORE)}
-            if only is not None:
-                former = {place: now for place, now in former.items() if now == only}
-            originals = {
-                now: self._original(thread, chart, there[place]) for place, now in former.items() if now in there
-            }
-            refused = {} if only is not None else await self._touched(thread, chart, originals)
-            gone = {place for place, now in former.items() if now not in refused}
-            rows: list[CheckpointRow] = []
-            writes: list[tuple[str, str, WriteRow]] = []
-            for now, original in originals.items():
-                place = (original.row.ns, original.row.id)
-                if now in refused:
-                    continue
-                if place != now:
-                    # Last, for until then it is there under both names.
-                    gone.add(now)
-                if place == now or place not in there:
-                    rows.append(original.row)
-                    writes += ((*place, write) for write in original.writes)
-            batch = Batch(tuple(rows), tuple(writes))
-            if not rows or await self._store.rewrite(thread, batch, chart.token) is not None:
-                if gone:
-                    await maintenance.drop_checkpoints(self._store, self._codec, thread, gone)
-                return Migrated(thread, changed=len(originals.keys() - refused.keys()), refused=tuple(refused.values()))
-        raise _busy(thread)
-
-    async def _touched(self, thread: str, chart: Chart, originals: Mapping[Place, Snapshot]) -> dict[Place, str]:
-        """The checkpoints that stay as they are, because of what was written since they were rewritten."""
-        refused: dict[Place, str] = {}
-        for place, original in originals.items():
-            if since := await self._since(chart, place[0], original):
-                refused[place] = f"checkpoint {place[1]!r} of thread {thread!r} was written to since: {since}"
-        moved = {now: original.row.ns for (now, _), original in originals.items() if original.row.ns != now}
-        for now, origin in moved.items():
-            new = {row.id for row in chart.rows if row.ns == now} - {id for ns, id in originals if ns == now}
-            if new or any(ns == now for ns, _ in refused):
-                why = f"namespace {now!r} of thread {thread!r}, which was {origin!r}, was written to since"
-                refused |= {place: why for place in originals if place[0] == now and place not in refused}
-        return refused
-
-    def _original(self, thread: str, chart: Chart, row: CheckpointRow) -> Snapshot:
-        """What is kept of a checkpoint, where it belongs."""
-        kept = Snapshot(thread, row, _written_to(chart, row), chart.generation)
-        original, waiting = self._codec.rehome(thread, kept, spaces_of(row.ns)[1])
-        named = (_named(write, channel_name(write.channel).removeprefix(BEFORE)) for write in waiting)
-        return Snapshot(thread, original, tuple(named), chart.generation)
-
-    async def _since(self, chart: Chart, now: str, original: Snapshot) -> str:
-        """What was written to a checkpoint after it was rewritten, as one of namespace `now`, in words; "" for nothing."""
-        row = original.row
-        if now == row.ns and self._upgrader.schema(now) is None:
-            return "its namespace has no schema any more"
-        image = await self._image(original, now)
-        rewritten = {(write.task, write.idx) for write in image.writes}
-        present = chart.writes.get((now, row.id), ())
-        new = {channel_name(write.channel) for write in present if (write.task, write.idx) not in rewritten}
-        return f"pending writes to {', '.join(map(repr, sorted(new)))}" if new else ""
-
 
 def _differs(schema: Schema, stamp: bytes | None) -> bool:
     """Whether a stamp says anything else than the schema's own: then what it is on is rewritten, if that can be."""
@@ -521,26 +431,3 @@ def _heads(rows: Iterable[CheckpointRow]) -> set[Place]:
         if row.ns not in latest or row.key > latest[row.ns].key:
             latest[row.ns] = row
     return {(row.ns, row.id) for row in latest.values()}
-
-
-def _is_kept_of(row: CheckpointRow, ns: str) -> bool:
-    return row.ns.startswith(BEFORE) and spaces_of(row.ns)[0] == ns
-
-
-def _now(kept: Place) -> Place:
-    return spaces_of(kept[0])[0], kept[1]
-
-
-def _written_to(chart: Chart, row: CheckpointRow) -> tuple[WriteRow, ...]:
-    return tuple(chart.writes.get((row.ns, row.id), ()))
-
-
-def _named(write: WriteRow, channel: str) -> WriteRow:
-    return replace(write, channel=store_name(channel), pack=None)
-
-
-def _busy(thread: str) -> Conflict:
-    return Conflict(
-        f"thread {thread!r} was written to {TRIES} times while it was to be migrated: try again when it is quiet",
-        thread=thread,
-    )

@@ -213,10 +213,12 @@ def _draft(old: Record, new: Record) -> str:
             vanished.remove(name)
             appeared.remove(twins[0])
     lines += [f"drop_channel({name!r}),  # was {old.channels[name]}" for name in vanished]
-    lines += [
-        f"add_channel({name!r}, ...),  # {new.channels[name]}: which value has it where there is none?"
-        for name in appeared
-    ]
+    for name in appeared:
+        twins = [other for other in vanished if old.channels[other] == new.channels[name]]
+        renamed = f" Or is it {' or '.join(map(repr, twins))}, renamed?" if twins else ""
+        lines.append(
+            f"add_channel({name!r}, ...),  # {new.channels[name]}: which value has it where there is none?{renamed}"
+        )
     lines += [
         f"map_channel({name!r}, ...),  # was {old.channels[name]}, is {new.channels[name]}"
         for name in _retyped(old, new)

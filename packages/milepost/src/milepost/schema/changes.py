@@ -6,11 +6,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from milepost.errors import InvalidConfig
 from milepost.schema.image import BRANCH, JOIN, Image, starts_of
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 ClassName = tuple[str, str]
 """(module, qualified name)."""
 
@@ -245,7 +246,11 @@ def drop_channel(name: str) -> Change:
 def add_channel(name: str, default: Any = None, *, factory: Callable[[], Any] | None = None) -> Change:
     """A new key of the state, with a value for checkpoints that have none: a copy of `default`, or what `factory`
     returns."""
-    return _AddChannel(_text(name), factory or (lambda: copy.deepcopy(default)))
+    if default is ...:
+        raise InvalidConfig(
+            f"add_channel({name!r}, ...) is a draft: say which value it has where there is none", what=name
+        )
+    return _AddChannel(_text(name), _function(factory or (lambda: copy.deepcopy(default)), "factory"))
 
 
 def map_channel(name: str, function: Callable[[Any], Any], *, update: Callable[[Any], Any] | None = None) -> Change:
@@ -255,7 +260,7 @@ def map_channel(name: str, function: Callable[[Any], Any], *, update: Callable[[
     step has taken up yet; where such an update has another form than the value (one element for a list), pass `update`.
     `function` must be pure: it is called each time a checkpoint is read.
     """
-    return _MapChannel(_text(name), function, update or function)
+    return _MapChannel(_text(name), _function(function, "function"), _function(update or function, "update"))
 
 
 def rename_node(old: str, new: str, *, calls: Iterable[str] = ()) -> Change:
@@ -295,7 +300,13 @@ def map_state(
     tasks have written and no step has taken up yet is given to `writes`, one write at a time, which returns what is
     written instead; without it, a checkpoint with such writes is refused.
     """
-    return _MapState(function, writes)
+    return _MapState(_function(function, "function"), None if writes is None else _function(writes, "writes"))
+
+
+def _function(given: Function, what: str) -> Function:
+    if not callable(given):
+        raise InvalidConfig(f"{what} is {given!r}: it must be a function", what=what, value=repr(given)[:200])
+    return given
 
 
 def _text(name: object) -> str:

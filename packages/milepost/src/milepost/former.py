@@ -1,0 +1,145 @@
+"""What a migration keeps of the checkpoints that it rewrites, and how that is put back."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from milepost import maintenance
+from milepost.codec import Codec
+from milepost.errors import Conflict
+from milepost.moving import Place
+from milepost.places import BEFORE, channel_name, kept_space, spaces_of, store_name
+from milepost.schema.image import Image
+from milepost.store import Batch, Chart, CheckpointRow, Snapshot, Store, WriteRow
+
+TRIES: Final = 32
+"""How often a thread is looked at anew because it was written to."""
+
+Read = Callable[[Snapshot, str], Awaitable[Image]]
+"""A checkpoint by the names of now, as one of the namespace given."""
+
+
+class Former:
+    """What was there before, of the threads of one store. It lies in namespaces of its own (`milepost.places.kept_space`),
+    its pending writes under channels that nobody knows. `declared` says whether a namespace has a schema."""
+
+    def __init__(self, store: Store, codec: Codec, read: Read, declared: Callable[[str], bool]) -> None:
+        self._store = store
+        self._codec = codec
+        self._read = read
+        self._declared = declared
+
+    def keep(self, chart: Chart, snapshot: Snapshot, ns: str) -> Iterator[tuple[CheckpointRow, Sequence[WriteRow]]]:
+        """What is to be kept of a checkpoint that goes to namespace `ns`, unless something older is."""
+        thread, row = snapshot.thread, snapshot.row
+        kept = {_now((one.ns, one.id)): one for one in chart.rows if one.ns.startswith(BEFORE) and one.id == row.id}
+        older = kept.get((row.ns, row.id))
+        if older is None and (ns, row.id) not in kept:
+            before, waiting = self._codec.rehome(thread, snapshot, kept_space(ns, row.ns))
+            yield before, [_named(write, BEFORE + channel_name(write.channel)) for write in waiting]
+        elif older is not None and ns != row.ns:
+            found = Snapshot(thread, older, written_to(chart, older), chart.generation)
+            yield self._codec.rehome(thread, found, kept_space(ns, spaces_of(older.ns)[1]))
+
+    async def finalise(self, thread: str) -> int:
+        """Remove it, and tell of how many checkpoints it was."""
+        chart = await self._store.chart(thread)
+        former = {(row.ns, row.id) for row in chart.rows if row.ns.startswith(BEFORE)} if chart else set[Place]()
+        if former:
+            await maintenance.drop_checkpoints(self._store, self._codec, thread, former)
+        return len(former)
+
+    async def undo(self, thread: str, only: Place | None = None) -> tuple[int, tuple[str, ...]]:
+        """Put back what was there before. A checkpoint that was written to since stays as it is, unless it is `only`, and
+        with it the namespace that it has moved to. Tells how many were put back, and why others were not."""
+        for _ in range(TRIES):
+            chart = await self._store.chart(thread)
+            if chart is None:
+                return 0, ()
+            there = {(row.ns, row.id): row for row in chart.rows}
+            former = {place: _now(place) for place in there if place[0].startswith(BEFORE)}
+            if only is not None:
+                former = {place: now for place, now in former.items() if now == only}
+            originals = {
+                now: self._original(thread, chart, there[place]) for place, now in former.items() if now in there
+            }
+            refused = {} if only is not None else await self._touched(thread, chart, originals)
+            gone = {place for place, now in former.items() if now not in refused}
+            rows: list[CheckpointRow] = []
+            writes: list[tuple[str, str, WriteRow]] = []
+            for now, original in originals.items():
+                place = (original.row.ns, original.row.id)
+                if now in refused:
+                    continue
+                if place != now:
+                    # Last, for until then it is there under both names.
+                    gone.add(now)
+                if place == now or place not in there:
+                    rows.append(original.row)
+                    writes += ((*place, write) for write in original.writes)
+            batch = Batch(tuple(rows), tuple(writes))
+            if not rows or await self._store.rewrite(thread, batch, chart.token) is not None:
+                if gone:
+                    await maintenance.drop_checkpoints(self._store, self._codec, thread, gone)
+                return len(originals.keys() - refused.keys()), tuple(refused.values())
+        raise busy(thread)
+
+    async def _touched(self, thread: str, chart: Chart, originals: Mapping[Place, Snapshot]) -> dict[Place, str]:
+        """The checkpoints that stay as they are, because of what was written since they were rewritten."""
+        refused: dict[Place, str] = {}
+        for place, original in originals.items():
+            if since := await self._since(chart, place[0], original):
+                refused[place] = f"checkpoint {place[1]!r} of thread {thread!r} was written to since: {since}"
+        moved = {now: original.row.ns for (now, _), original in originals.items() if original.row.ns != now}
+        for now, origin in moved.items():
+            new = {row.id for row in chart.rows if row.ns == now} - {id for ns, id in originals if ns == now}
+            if new or any(ns == now for ns, _ in refused):
+                why = f"namespace {now!r} of thread {thread!r}, which was {origin!r}, was written to since"
+                refused |= {place: why for place in originals if place[0] == now and place not in refused}
+        return refused
+
+    def _original(self, thread: str, chart: Chart, row: CheckpointRow) -> Snapshot:
+        """What is kept of a checkpoint, where it belongs."""
+        kept = Snapshot(thread, row, written_to(chart, row), chart.generation)
+        original, waiting = self._codec.rehome(thread, kept, spaces_of(row.ns)[1])
+        named = (_named(write, channel_name(write.channel).removeprefix(BEFORE)) for write in waiting)
+        return Snapshot(thread, original, tuple(named), chart.generation)
+
+    async def _since(self, chart: Chart, now: str, original: Snapshot) -> str:
+        """What was written to a checkpoint after it was rewritten, as one of namespace `now`, in words; "" for nothing."""
+        row = original.row
+        if now == row.ns and not self._declared(now):
+            return "its namespace has no schema any more"
+        image = await self._read(original, now)
+        rewritten = {(write.task, write.idx) for write in image.writes}
+        present = chart.writes.get((now, row.id), ())
+        new = {channel_name(write.channel) for write in present if (write.task, write.idx) not in rewritten}
+        return f"pending writes to {', '.join(map(repr, sorted(new)))}" if new else ""
+
+
+def busy(thread: str) -> Conflict:
+    """The error for a thread that is written to all the time."""
+    return Conflict(
+        f"thread {thread!r} was written to {TRIES} times while it was to be migrated: try again when it is quiet",
+        thread=thread,
+    )
+
+
+def is_kept_of(row: CheckpointRow, ns: str) -> bool:
+    """Whether `row` is what was before of a checkpoint that is in `ns`."""
+    return row.ns.startswith(BEFORE) and spaces_of(row.ns)[0] == ns
+
+
+def written_to(chart: Chart, row: CheckpointRow) -> tuple[WriteRow, ...]:
+    """The pending writes of a checkpoint."""
+    return tuple(chart.writes.get((row.ns, row.id), ()))
+
+
+def _now(kept: Place) -> Place:
+    return spaces_of(kept[0])[0], kept[1]
+
+
+def _named(write: WriteRow, channel: str) -> WriteRow:
+    return replace(write, channel=store_name(channel), pack=None)
