@@ -15,6 +15,7 @@ put by hand."""
 _MOST: Final = 1024
 
 _asked: ContextVar[tuple[object, Place] | None] = ContextVar("milepost_asked", default=None)
+_begins: ContextVar[tuple[object, Place] | None] = ContextVar("milepost_begins", default=None)
 
 
 class Heads:
@@ -32,6 +33,15 @@ class Heads:
         """A checkpoint was read by its id: what this code, and what it starts, puts on it is a fork on purpose."""
         _asked.set((self, place))
 
+    def nothing(self, place: Place) -> None:
+        """A thread was asked for and is not there: a run that this code starts now is its first."""
+        _begins.set((self, place))
+
+    def begun(self, place: Place) -> None:
+        """A checkpoint without a parent was put: what this code puts on none again is on purpose."""
+        if _begins.get() == (self, place):
+            _begins.set(None)
+
     def passed_over(self, place: Place, id: str) -> None:
         """The latest checkpoint of a thread is damaged, and its run goes on from one before it."""
         with self._lock:
@@ -44,9 +54,12 @@ class Heads:
     def wanted(self, place: Place, source: object) -> tuple[str, ...] | None:
         """The ids one of which must be the thread's latest for a put on `place`; None when it is not guarded.
 
-        Guarded are the steps of runs in the root namespace: those of subgraphs are steps of a root run, too.
+        Guarded are the steps of runs in the root namespace: those of subgraphs are steps of a root run, too. What has
+        no parent is such a step only where the thread was looked for, as a run does first, and not found.
         """
         if place.ns or source not in _STEPS or _asked.get() == (self, place):
+            return None
+        if place.id is None and _begins.get() != (self, place):
             return None
         own = () if place.id is None else (place.id,)
         return (*own, *self._damaged.get((place.thread, place.ns), ()))

@@ -295,6 +295,8 @@ class Operations:
                     if event:
                         event.bytes = len(snapshot.row.header) + sum(len(pack.data) for pack in packs)
                     return found, image
+            if heads is not None and place.id is None:
+                heads.nothing(place)
             return None
 
     async def _older(self, store: Store, snapshot: Snapshot) -> Loaded | None:
@@ -517,6 +519,8 @@ class Operations:
                 generation = self._generation(place.thread, place.ns, placed.generation)
                 answer = await store.put(place.thread, placed.row, placed.packs, generation, fence=fence, heads=heads)
             codec.learn(placed, answer.generation)
+            if shared.heads is not None and place.id is None:
+                shared.heads.begun(place)
             if boundary := shared.boundary:
                 boundary.committed((place.thread, place.ns, placed.row.id))
             if growth := shared.growth:

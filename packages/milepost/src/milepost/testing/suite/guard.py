@@ -34,21 +34,34 @@ class HeadGuard(Behaviours):
             assert (await saver.got(at("thread"))).checkpoint["channel_values"] == {"x": "of two"}
 
     async def test_of_two_first_runs_one_begins(self, lab: Lab) -> None:
-        one, two = Chain(lab.open(guard="head")), Chain(lab.open(guard="head"))
-        await one.put({"x": 1}, metadata={"source": "input"})
-        with pytest.raises(Conflict) as caught:
-            await two.put({"x": 2}, id="late", metadata={"source": "input"})
-        assert (caught.value.expected, caught.value.found) == (None, "0001")
-        assert await one.ids() == ["0001"]
+        for source in ("input", "loop"):
+            one, two = Chain(lab.open(guard="head"), source), Chain(lab.open(guard="head"), source)
+            assert await two.saver.get(two.latest) is None, "a run looks for its thread first"
+            await one.put({"x": 1}, metadata={"source": "input"})
+            with pytest.raises(Conflict) as caught:
+                await two.put({"x": 2}, id="late", metadata={"source": source})
+            assert (caught.value.expected, caught.value.found) == (None, "0001")
+            assert await one.ids() == ["0001"]
+
+    async def test_who_has_not_looked_for_the_thread_starts_no_first_run(self, lab: Lab) -> None:
+        """Programs that put by hand may call what they put a step, and give it no parent."""
+        chain = Chain(lab.open(guard="head"))
+        await chain.put({"x": 1})
+        await chain.put({"x": 2}, parent="")
+        other = Chain(chain.saver, "other")
+        assert await other.saver.get(other.latest) is None
+        await other.put({"x": 1})
+        await other.put({"x": 2}, parent="")
+        assert (await chain.ids(), await other.ids()) == (["0002", "0001"], ["0002", "0001"])
 
     async def test_many_at_once(self, lab: Lab) -> None:
         savers = [lab.open(guard="head") for _ in range(3)]
-        parent: str | None = None
-        known = 0
+        await savers[0].put(at("thread"), checkpoint("0", {"x": 0}))
+        parent, known = "0", 1
         for turn in range(4):
 
-            async def go_on(number: int, parent: str | None = parent, turn: int = turn) -> int:
-                made = checkpoint(f"{turn}.{number}", {"x": number})
+            async def go_on(number: int, parent: str = parent, turn: int = turn) -> int:
+                made = checkpoint(f"{turn + 1}.{number}", {"x": number})
                 try:
                     await savers[number % 3].put(at("thread", "", parent), made, {"source": "loop"})
                 except Conflict:
