@@ -98,7 +98,8 @@ def calls_table(results: Results) -> str:
     for about, cells in _rows(results):
         if any(cells):
             lines.append(f"| {about} | {' | '.join(cells)} |")
-    return "\n".join([*(f"Measured on {one}." for one in results.about[-1:]), "", *lines])
+    rounds = max((len(found) for (workload, *_), found in results.samples.items() if workload == "W11"), default=0)
+    return "\n".join([*(f"Measured on {one}." for one in results.about), f"Rounds: {rounds}.", "", *lines])
 
 
 def _rows(results: Results) -> Iterator[tuple[str, list[str]]]:
