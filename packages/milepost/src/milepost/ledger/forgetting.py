@@ -8,6 +8,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage
 
 from milepost.callstore import CALL_PAGE, UNSETTLED, CallQuery, CallRow
+from milepost.codec.values import Placeholder
 from milepost.errors import Conflict
 from milepost.ledger.core import Core
 from milepost.ledger.hands import Hands
@@ -64,7 +65,7 @@ class Forgetting:
             found, after = await operations.page(hands.side, Query(thread=thread), None, after, None)
             for one in found:
                 unread.discard((configurable(one.config)["checkpoint_ns"], one.checkpoint["id"]))
-                asked.update(_asked([one.checkpoint["channel_values"], one.pending_writes]))
+                asked.update(asked_in([one.checkpoint["channel_values"], one.pending_writes], thread))
             if after is None:
                 break
         if unread:
@@ -76,9 +77,11 @@ class Forgetting:
         return asked, min((row.at for row in rows), default=float("inf"))
 
 
-def _asked(values: Any) -> Iterator[tuple[str, str]]:
-    """The calls of every AI message in `values`, however deep."""
-    seen: set[int] = set()
+def asked_in(values: Any, thread: str) -> Iterator[tuple[str, str]]:
+    """(message id, call id) of the calls of every AI message in `values`, however deep. Raises `Conflict` for values that
+    cannot be looked into."""
+    seen: dict[int, object] = {}
+    """By id, and kept alive: no other object gets the id of one."""
     ahead = [values]
     while ahead:
         value = ahead.pop()
@@ -86,8 +89,14 @@ def _asked(values: Any) -> Iterator[tuple[str, str]]:
             yield from ((value.id or "", call["id"] or "") for call in value.tool_calls)
         elif isinstance(value, str | bytes | int | float | BaseMessage | type | None) or id(value) in seen:
             continue
+        elif isinstance(value, Placeholder):
+            raise Conflict(
+                f"a value of class {value.type} in thread {thread!r} could not be rebuilt, so that it is not known which "
+                "calls it asks for: no record was removed. Open the saver where the class can be imported.",
+                thread=thread,
+            )
         else:
-            seen.add(id(value))
+            seen[id(value)] = value
             if isinstance(value, Mapping):
                 ahead += value.values()
             elif isinstance(value, list | tuple | set | frozenset):
