@@ -9,7 +9,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Generator
+from collections.abc import AsyncIterator, Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, aclosing, closing, contextmanager
 from multiprocessing.connection import Connection, wait
@@ -123,6 +123,41 @@ def _outside(graph: Graph, name: str) -> BaseException | None:
     """What a run meets that is no part of this code: it knows nothing of its context."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(graph.invoke, {"items": ["0"]}, thread(name)).exception()
+
+
+IN: dict[str, Any] = {"items": ["in"]}
+WAYS: dict[str, Callable[[Any, Any], object]] = {
+    "invoke": lambda graph, config: graph.invoke(IN, config),
+    "stream": lambda graph, config: list(graph.stream(IN, config)),
+    "batch": lambda graph, config: graph.batch([IN], [config]),
+    "batch_as_completed": lambda graph, config: list(graph.batch_as_completed([IN], [config])),
+    "update_state": lambda graph, config: graph.update_state(config, IN),
+    "with_config": lambda graph, config: graph.with_config(config).invoke(IN),
+    "ainvoke": lambda graph, config: asyncio.run(graph.ainvoke(IN, config)),
+    "abatch": lambda graph, config: asyncio.run(graph.abatch([IN], [config])),
+    "aupdate_state": lambda graph, config: asyncio.run(graph.aupdate_state(config, IN)),
+    "astream": lambda graph, config: asyncio.run(_whole(graph.astream(IN, config))),
+    "astream_events": lambda graph, config: asyncio.run(_whole(graph.astream_events(IN, config, version="v2"))),
+}
+"""The ways in which a compiled graph changes a thread."""
+
+
+async def _whole(parts: AsyncIterator[object]) -> list[object]:
+    return [part async for part in parts]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_of_driving_a_graph_takes_the_lease(way: str) -> None:
+    with milepost.connect("memory:") as saver, ThreadPoolExecutor(1) as pool:
+        graph = milepost.exclusive(_graph(saver), saver)
+        with saver.lease("t"):
+            # A thread of its own does not have part in the lease.
+            with pytest.raises(Busy):
+                pool.submit(WAYS[way], graph, thread("t")).result()
+            assert saver.get_tuple(thread("t")) is None
+        pool.submit(WAYS[way], graph, thread("t")).result()
+        assert saver.get_tuple(thread("t")) is not None
+        assert [row.status for row in saver.threads()] == ["idle"]
 
 
 async def test_the_writes_of_a_run_that_lost_its_thread_are_refused(
