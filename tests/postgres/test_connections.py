@@ -35,6 +35,14 @@ def test_a_backend_that_was_terminated(place: Place, sql: Sql) -> None:
             run(act(store, verb))
 
 
+def test_sessions_that_were_idle_for_too_long(place: Place, sql: Sql) -> None:
+    with place.store(options="-cidle_session_timeout=20") as store:
+        for number in range(1, 3):
+            put(store, "t", number)
+            until(lambda: sessions(sql) == [])
+            assert head(store, "t") == name(number)
+
+
 def test_one_thread_that_is_locked_does_not_hold_up_the_others(place: Place, sql: Sql) -> None:
     with place.store() as store, ThreadPoolExecutor(12) as pool:
         for thread in ("locked", "locked too", "locked three", "free"):

@@ -219,7 +219,7 @@ class PgBouncer:
             shutil.chown(self._folder, self._user)
         self._log = self._folder / "log"
         with self._log.open("ab") as log:
-            self._process = guarded([program, str(config)], self._folder, log, user=self._user)
+            self._process = guarded([program, str(config)], self._folder, log, user=self._user, end="KILL")
         until = time.monotonic() + _START
         while not (self._folder / ".s.PGSQL.5432").exists():
             if self._process.poll() is not None or time.monotonic() > until:
