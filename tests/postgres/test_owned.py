@@ -12,7 +12,7 @@ import pytest
 from milepost.errors import InvalidConfig, ThreadDeleted, Unavailable
 from milepost.testing import at, checkpoint
 from milepost_postgres import PostgresSaver
-from postgres.kit import NAME, Place, name, sessions, terminate
+from postgres.kit import NAME, Place, blocked, holding, name, sessions, terminate, until
 from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
@@ -174,6 +174,25 @@ def test_an_error_of_the_saver_spoils_no_transaction(place: Place, sql: Sql, tab
             missing.get_tuple(at("t"))
         joined.put(at("u"), checkpoint("1", {"x": 1}), {}, {"x": 1})
     assert count(sql, table) == 0
+
+
+async def test_a_cancelled_call_spoils_no_transaction(place: Place, sql: Sql, table: str) -> None:
+    """What the application did in its transaction stays, and of the call, which takes several statements, nothing."""
+    with place.saver() as saver:
+        saver.put(at("t"), checkpoint("1", {"x": 1}), {}, {"x": 1})
+    async with await psycopg.AsyncConnection.connect(place.base, application_name=NAME) as connection:
+        joined = PostgresSaver.from_pool(async_source=connection, schema=place.schema)
+        await connection.execute(f"DELETE FROM {table}".encode())
+        with holding(place, "t"):
+            running = asyncio.create_task(joined.adelete_thread("t"))
+            await asyncio.to_thread(until, lambda: blocked(sql) == 1)
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+        await joined.aput(at("u"), checkpoint("1", {"x": 1}), {}, {"x": 1})
+    assert count(sql, table) == 0
+    with place.saver() as saver:
+        assert {row.thread for row in saver.threads()} == {"t", "u"}
 
 
 def test_a_connection_that_commits_by_itself(place: Place) -> None:
