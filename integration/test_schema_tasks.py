@@ -520,6 +520,48 @@ async def test_the_error_of_a_node_is_handled_under_another_name(
     assert failed == ["old"]
 
 
+@pytest.mark.parametrize("migrated", [False, True], ids=["read", "migrated"])
+@pytest.mark.parametrize(("flow", "called"), [("flow", "new"), ("other", "old"), ("other", "new")])
+async def test_a_subgraph_within_a_called_task(
+    first: Saver, flavour: Flavour, flow: str, called: str, migrated: bool
+) -> None:
+    ran: list[str] = []
+
+    def runs_once(_: Any) -> dict[str, Any]:
+        ran.append("first")
+        return {"seen": ["first"]}
+
+    def make(saver: Saver, flow: str, called: str) -> AnyGraph:
+        child = graph_of(Child)
+        child.add_node("first", runs_once)
+        child.add_node("ask", lambda state: {"log": [f"{len(state['seen'])} {interrupt('?')}"]})
+        child.add_edge(START, "first")
+        child.add_edge("first", "ask")
+        inner = child.compile()
+
+        def calls(number: int) -> Any:
+            return inner.invoke({"log": [str(number)]})["log"]
+
+        calls.__name__ = calls.__qualname__ = called
+        asks = task(calls)
+
+        def runs(number: int) -> Any:
+            return asks(number).result()
+
+        runs.__name__ = runs.__qualname__ = flow
+        return entrypoint(checkpointer=saver)(runs)
+
+    await flavour.invoke(make(first, "flow", "old"), 1, ONE)
+    changes = [ms.rename_node("flow", "other", calls=["old"])] if flow == "other" else []
+    changes += [ms.rename_node("old", "new")] if called == "new" else []
+    after = _after(first, _second(*changes))
+    if migrated:
+        assert [one.refused for one in after.migrate()] == [()]
+        after = _after(first, milepost.Schema(State, version=2))
+    assert await flavour.invoke(make(after, flow, called), Command(resume="yes"), ONE) == ["1", "1 yes"]
+    assert ran == ["first"]
+
+
 _NESTED: dict[str, Any] = {
     "in a subgraph": lambda saver, name: _nested(saver, name, "ask"),
     "in one that remembers": lambda saver, name: _nested(saver, name, "ask", kept=True),

@@ -126,12 +126,24 @@ class _Lookup:
             caller = caller or self._latest(above, now)
             return start + (present_name(self._moving.renames(self._thread, caller, now), last) if caller else last)
         if caller is None:
-            return ns
+            return await self._called(ns, above, now)
         if now == above and not self._moving.renames(self._thread, caller, now):
             return ns
-        writes = tuple(self._chart.writes.get((caller.ns, caller.id), ()))
-        snapshot = Snapshot(self._thread, caller, writes, self._chart.generation)
-        return present_space(schema, await self._moving.image(snapshot, now), ns, above) or ns
+        return present_space(schema, await self._image(caller, now), ns, above) or ns
+
+    async def _called(self, ns: str, caller: str, caller_now: str) -> str:
+        """What `ns` is called now if a task of the functional API called it within the task `caller`, which has no
+        checkpoints of its own."""
+        above, now = caller.rpartition("|")[0], caller_now.rpartition("|")[0]
+        row = self._caller(above, now) if caller else None
+        if row is None or (caller == caller_now and not self._moving.renames(self._thread, row, now)):
+            return ns
+        image = await self._image(row, now)
+        return present_space(self._moving.schema(now), image, ns, above, caller_now) or ns
+
+    async def _image(self, row: CheckpointRow, now: str) -> Image:
+        writes = tuple(self._chart.writes.get((row.ns, row.id), ()))
+        return await self._moving.image(Snapshot(self._thread, row, writes, self._chart.generation), now)
 
     def _caller(self, above: str, now: str) -> CheckpointRow | None:
         """The checkpoint that made the call."""

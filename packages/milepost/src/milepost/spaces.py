@@ -91,6 +91,10 @@ class Spaces:
             every = [f"{space}|{name}" if space else name for space in (parent, *above) for name in names]
             return [space for space in dict.fromkeys(every) if space != ns]
         image = await read(parent)
+        if image is None and parent:
+            # A task of the functional API has called it, within another task, which has no checkpoints of its own.
+            parent = parent.rpartition("|")[0]
+            image, schema, above = await read(parent), self._schemas.of(parent), await self._former(parent, read)
         return [] if image is None else list(former_spaces(schema, image, ns, above))
 
 

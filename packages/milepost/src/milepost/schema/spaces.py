@@ -60,9 +60,12 @@ def former_spaces(schema: Schema | None, image: Image, ns: str, former: Sequence
     `image` is the checkpoint that made the call, by the names of now, with its own namespace; `former` are namespaces
     that this may have had itself.
     """
-    name, _, task = ns.rpartition("|")[2].partition(":")
+    parent, _, last = ns.rpartition("|")
+    name, _, task = last.partition(":")
     tasks = Tasks(image)
     paths = [pulled(name), *tasks.sent_to(name)]
+    if parent != image.ns:
+        paths = [path for made, path in tasks.called(parent, name) if made == task]
     for change in (_NONE, *backwards(schema)):
         for space in (image.ns, *former):
             if change is _NONE and space == image.ns:
@@ -84,11 +87,12 @@ def present_name(renames: Sequence[tuple[str, str]], name: str) -> str:
     return name
 
 
-def present_space(schema: Schema | None, image: Image, space: str, above: str) -> str | None:
+def present_space(schema: Schema | None, image: Image, space: str, above: str, caller: str | None = None) -> str | None:
     """What the namespace `space` of a subgraph is called now; None if nothing proves that `image` made that call.
 
     `image` is the checkpoint that made the call, by the names of now, with its own namespace of now; `above` is the
-    namespace it had when it did.
+    namespace it had when it did. Where a task of the functional API called it within another task, `caller` is the namespace
+    of that one now.
     """
     name = space.rpartition("|")[2].partition(":")[0]
     tasks, then = Tasks(image), Tasks(image, above)
@@ -99,12 +103,12 @@ def present_space(schema: Schema | None, image: Image, space: str, above: str) -
     for change, now in meant:
         if change.node(now) != name:
             continue
-        for task, path in tasks.made(now):
+        for task, path in tasks.made(now) if caller is None else tasks.called(caller, now):
             try:
                 moved = then.moved(change, Write(task, 0, path, "", None))
             except NotDeclared:
                 continue
-            own = tasks.space(now, task)
+            own = tasks.space(now, task) if caller is None else f"{caller}|{now}:{task}"
             if moved is not None and (moved.after or own) == space:
                 return moved.before or own
     return None

@@ -31,6 +31,8 @@ _OWN_HANDLER: Final = "__error_handler__"
 _EVERY_HANDLER: Final = "__default_error_handler__"
 _JOINS: Final = 6
 """Most joins into one node of which every combination is tried."""
+_CALLS: Final = 256
+"""Most calls of one task among which one is looked for."""
 ANSWERS: Final = 64
 """Most answers that a task may have had before its last question."""
 
@@ -197,6 +199,13 @@ class Tasks:
         for path in self.sent_to(name):
             at = int(path[len(_PUSHED) : -len(_OF_SEND)])
             yield self._task(name, _PUSH, str(at)), path
+
+    def called(self, caller: str, name: str) -> Iterator[tuple[str, str]]:
+        """Every call of the functional API that the task of namespace `caller` may have made: its id, and its path."""
+        path = pulled(caller.rpartition("|")[2].partition(":")[0])
+        for at in range(_CALLS):
+            task = self._task(name, _PUSH, path, str(at), parent=f"{caller}|")
+            yield task, f"{_PUSHED}{path}, {at:010d}, 0000000001"
 
     def space(self, name: str, task: str) -> str:
         """The namespace of a task: what its questions, and the checkpoints of a subgraph in it, are named after."""
