@@ -101,6 +101,10 @@ FAULTS: dict[Any, str] = {
     parts.what_was_rewritten_is_not_kept: "test_what_was_there_comes_back",
     parts.writers_do_not_hear_of_a_move: "test_who_writes_meanwhile_writes_to_where_it_moved",
     parts.listings_show_all_tenants: "test_the_same_id_is_another_thread",
+    parts.listings_look_at_all_tenants: "test_listings_do_not_look_at_other_tenants",
+    parts.what_is_sealed_is_anybodys: "test_what_is_sealed_is_the_tenants",
+    parts.finished_work_is_abandoned: "test_work_that_is_left",
+    parts.every_root_is_a_first_run: "test_who_has_not_looked_for_the_thread_starts_no_first_run",
     parts.a_listener_can_break_a_put: "test_a_listener_that_raises_disturbs_nothing",
 }
 

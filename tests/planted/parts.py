@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 from milepost import compacting, lease, operations, retention, saver, survey
 from milepost.codec import guard, items
+from milepost.codec.envelope import Vault
 from milepost.codec.guard import Seen
 from milepost.codec.values import Serializer
 from milepost.errors import SchemaMismatch
+from milepost.heads import Heads
 from milepost.memory import MemoryStore
 from milepost.observe import Observers
 from milepost.pending import Pending
@@ -21,7 +23,7 @@ from milepost.retention import Lineage
 from milepost.schema import Schema, Schemas
 from milepost.schema.schema import Verdict
 from milepost.spaces import Spaces
-from milepost.store import merge_spans
+from milepost.store import Loaded, Query, ThreadPage, merge_spans
 from milepost.tenants import TenantStore
 from milepost.testing import Memory, Subject
 from milepost.upgrading import Upgrader
@@ -224,6 +226,33 @@ def a_lost_reply_leaves_a_lease(patch: pytest.MonkeyPatch) -> None:
 
 def listings_show_all_tenants(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TenantStore, "_own", lambda *_: True)
+    listings_look_at_all_tenants(patch)
+
+
+def listings_look_at_all_tenants(patch: pytest.MonkeyPatch) -> None:
+    pages, threads = MemoryStore.page, MemoryStore.threads
+
+    async def page(self: MemoryStore, query: Query, *args: Any, **options: Any) -> Loaded:
+        return await pages(self, replace(query, prefix=""), *args, **options)
+
+    async def every(self: MemoryStore, after: tuple[str, ...] | None, limit: int, prefix: str = "") -> ThreadPage:
+        del prefix
+        return await threads(self, after, limit)
+
+    patch.setattr(MemoryStore, "page", page)
+    patch.setattr(MemoryStore, "threads", every)
+
+
+def finished_work_is_abandoned(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(operations, "work_left", lambda *_: True)
+
+
+def what_is_sealed_is_anybodys(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Vault, "_bound", lambda _, about: about)
+
+
+def every_root_is_a_first_run(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Heads, "begun", lambda *_: None)
 
 
 def planted(plant: Plant, patch: pytest.MonkeyPatch) -> type[Subject]:
