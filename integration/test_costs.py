@@ -26,6 +26,7 @@ from counting import Calls, Tap, counted, unix
 from langchain_core.runnables import RunnableConfig
 from milepost.flavour import run
 from milepost.ledger import CallRequest, Ledger, Replay, Run, Succeeded, keyed
+from milepost.retention import Retention
 from milepost.saver import Saver
 from milepost.testing import servers, servers_redis
 from stores import STORES, url_of
@@ -237,6 +238,41 @@ def test_a_call_is_one_request_to_claim_one_to_settle_and_one_to_answer(
 
 def _median(costs: Sequence[Cost]) -> Cost:
     return Cost(*(int(median(getattr(one, name) for one in costs)) for name in ("calls", "system", "trips", "sent")))
+
+
+PRUNES: dict[str, Cost] = {
+    "memory": Cost(40),
+    "files": Cost(65),
+    "postgres": Cost(30, 0, 0, 22),
+    "redis": Cost(92, 0, 0, 50),
+}
+"""What each further checkpoint that goes adds: calls and bytes sent; and what ten of them add: system calls, round trips."""
+
+
+def test_a_prune_costs_little_for_each_checkpoint(tapped: tuple[str, Saver, Tap | None]) -> None:
+    """The thread is read once, in its outline, and each step is one request, so a put waits for no more than one: lease,
+    outline, latest headers, unsettled calls, and the one step there is. On Redis it is in parts of at least 250."""
+    store, saver, tap = tapped
+    found: list[Cost] = []
+    for steps in (50, 100, 400):
+        saver.delete_thread("agent")
+        run(_tiny(Costed(saver, None), steps))
+        before = (tap.trips, tap.sent) if tap else (0, 0)
+        with counted() as calls:
+            report = saver.maintain(Retention(keep_last=20), threads=["agent"])
+        assert report.checkpoints == steps - 20
+        after = (tap.trips, tap.sent) if tap else (0, 0)
+        found.append(Cost(calls.functions, calls.system.total(), after[0] - before[0], after[1] - before[1]))
+    _, small, large = found
+    each = Cost(
+        (large.calls - small.calls) // 300,
+        (large.system - small.system) // 30,
+        (large.trips - small.trips) // 30,
+        (large.sent - small.sent) // 300,
+    )
+    assert not _over(each, PRUNES[store]), f"{each}, at most {PRUNES[store]}"
+    if store == "postgres":
+        assert large.trips == small.trips <= 6
 
 
 def test_the_counts_see_what_happens(tmp_path: Path) -> None:
