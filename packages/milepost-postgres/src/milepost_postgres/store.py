@@ -18,7 +18,6 @@ from milepost.store import (
     CheckpointRow,
     Drop,
     Loaded,
-    Mark,
     Outline,
     Pack,
     Port,
@@ -34,7 +33,7 @@ from milepost.store import (
     bare,
 )
 
-from milepost_postgres import calls, leases, security, wire
+from milepost_postgres import calls, leases, pruning, security, wire
 from milepost_postgres.request import Parameters, Request, Step
 from milepost_postgres.schema import Schema
 from milepost_postgres.wire import CHECKPOINT, PACK, THREAD, WRITE, Row
@@ -252,27 +251,7 @@ class PostgresStore:
         )
 
     async def outline(self, thread: str) -> Outline | None:
-        given: Parameters = {"thread": wire.digest(thread)}
-        # The state first: what is written after that is in the outline, and not in the token.
-        names = ("outline_head", "outline", "outline_packs")
-        head, found, packs = await self._answers(
-            Request("outline a thread", tuple(self._queries[name].step(given) for name in names))
-        )
-        if not found:
-            return None
-        ((generation, token),) = head
-        return Outline(
-            token=token,
-            generation=generation,
-            marks=tuple(
-                Mark(ns, id, parent, key or id, at, size, pinned, writes or 0, written or 0)
-                for ns, id, parent, key, at, size, pinned, writes, written in found
-                if at is not None
-            ),
-            strays={(ns, id): (writes, written) for ns, id, _, _, at, _, _, writes, written in found if at is None},
-            packs=tuple(Span(*span) for *span, _ in packs),
-            sizes=tuple(size for *_, size in packs),
-        )
+        return pruning.outlined(await self._answers(pruning.outlining(self._queries, thread)))
 
     async def rows(self, thread: str, places: Sequence[tuple[str, str]]) -> Batch:
         given: Parameters = {"thread": wire.digest(thread), "places": wire.byteas(starmap(wire.place, places))}
@@ -280,34 +259,9 @@ class PostgresStore:
         return Batch(rows, writes)
 
     async def drop(self, thread: str, drop: Drop, token: str) -> str | None:
-        queries, fresh = self._queries, _fresh()
-        names: Parameters = {"thread": wire.digest(thread), "fresh": fresh}
-        spans = drop.packs
-        delete: Parameters = {
-            **names,
-            "places": wire.byteas(starmap(wire.place, drop.checkpoints)),
-            "children": wire.byteas(wire.place(ns, id) for ns, id, _ in drop.parents),
-            "parents": wire.texts(parent for _, _, parent in drop.parents),
-            "writers": wire.int8s(span.writer for span in spans),
-            "firsts": wire.int8s(span.first for span in spans),
-            "counts": wire.int8s(span.count for span in spans),
-        }
-        answers = await self._answers(
-            Request(
-                "drop checkpoints",
-                (
-                    queries["lock"].step({"thread": names["thread"]}),
-                    queries["drop_begin"].step({**names, "token": wire.text(token)}),
-                    queries["drop"].step(delete),
-                    queries["drop_repacked"].step({**names, **wire.packs(drop.repacked)}),
-                    queries["drop_end"].step(names),
-                ),
-            )
-        )
-        if not answers[1]:
-            return None
-        repeated = answers[0][0][1] == int.from_bytes(fresh)
-        return "" if repeated else wire.less(token, int.from_bytes(fresh), answers[2][0])
+        fresh = _fresh()
+        answers = await self._answers(pruning.dropping(self._queries, thread, drop, token, fresh))
+        return pruning.dropped(answers, token, fresh)
 
     async def delete_thread(self, thread: str, *, force: bool = False) -> None:
         given: Parameters = {

@@ -119,13 +119,6 @@ def spans_of(numbers: Sequence[int]) -> tuple[Span, ...]:
     return tuple(map(Span, numbers[::3], numbers[1::3], numbers[2::3]))
 
 
-def less(token: str, generation: int, gone: Sequence[Any]) -> str:
-    """The token of a thread from which checkpoints and writes went: see the part "token" of the statements. `gone` are
-    their numbers and the sums of their stamps."""
-    numbers = map(int, token.split(":")[1:])
-    return ":".join(map(str, (generation, *(one - int(some) for one, some in zip(numbers, gone, strict=True)))))
-
-
 def packs(given: Sequence[Pack]) -> dict[str, bytes | None]:
     """The parameters that stand for packs."""
     return {

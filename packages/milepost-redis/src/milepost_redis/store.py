@@ -313,15 +313,7 @@ class RedisStore:
             if not found:
                 return None
             if len(tokens) == 1:
-                token = tokens.pop()
-                return Chart(
-                    token=token.hex(),
-                    generation=wire.number(token[:8]),
-                    rows=tuple(wire.checkpoint(at, row) for at, row, *_ in found if row),
-                    writes={_named(at): tuple(map(wire.write, values)) for at, _, *values in found if values},
-                    packs=tuple(map(wire.span_of, packs[::2])),
-                    sizes=tuple(map(int, packs[1::2])),
-                )
+                return wire.chart(tokens.pop(), found, packs)
         raise Conflict(
             f"thread {thread!r} was written to {_TRIES} times while it was charted: try again", thread=thread
         )
@@ -365,14 +357,7 @@ class RedisStore:
             marks += found
             packs += members
         assert token is not None
-        return Outline(
-            token=token.hex(),
-            generation=wire.number(token[:8]),
-            marks=tuple(wire.mark(*mark) for mark in marks if mark[1]),
-            strays={_named(mark[0]): (mark[4], mark[5]) for mark in marks if not mark[1]},
-            packs=tuple(map(wire.span_of, packs[::2])),
-            sizes=tuple(map(int, packs[1::2])),
-        )
+        return wire.outline(token, marks, packs)
 
     async def rows(self, thread: str, places: Sequence[tuple[str, str]]) -> Batch:
         found: list[Any] = []
@@ -382,7 +367,7 @@ class RedisStore:
             found += reply[1]
         return Batch(
             rows=tuple(wire.checkpoint(at, row) for at, row, *_ in found if row),
-            writes=tuple((*_named(at), wire.write(value)) for at, _, *values in found for value in values),
+            writes=tuple((*wire.named(at), wire.write(value)) for at, _, *values in found for value in values),
         )
 
     async def drop(self, thread: str, drop: Drop, token: str) -> str | None:
@@ -445,7 +430,7 @@ class RedisStore:
             cursor = ("p", current, "")
         return Batch(
             rows=tuple(wire.checkpoint(at, row) for at, row, *_ in found if row),
-            writes=tuple((*_named(at), wire.write(value)) for at, _, *values in found for value in values),
+            writes=tuple((*wire.named(at), wire.write(value)) for at, _, *values in found for value in values),
             packs=tuple(wire.packs(packs)),
             cursor=cursor or ("calls",),
         )
@@ -614,11 +599,6 @@ class RedisStore:
 
 def _fresh() -> bytes:
     return wire.generation(secrets.randbits(63))
-
-
-def _named(place: bytes) -> tuple[str, str]:
-    ns, _, id = place.decode().partition("\0")
-    return ns, id
 
 
 def _snapshots(thread: str, generation: bytes, found: Sequence[Any]) -> list[Snapshot]:

@@ -7,10 +7,10 @@ import json
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from milepost.fences import Lease
-from milepost.store import Batch, CheckpointRow, Mark, Pack, Span, WriteRow
+from milepost.store import Batch, Chart, CheckpointRow, Mark, Outline, Pack, Span, WriteRow
 
 Scalar = str | int | float | bool
 
@@ -170,6 +170,36 @@ def mark(place: bytes, row: bytes, size: int, pinned: bytes, writes: int, writte
     key, parent = reader.frame().decode(), reader.frame().decode()
     flag = None if not pinned else pinned == b"1"
     return Mark(ns, id, parent[1:] if parent else None, key or id, at, size, flag, writes, written)
+
+
+def outline(token: bytes, marks: Sequence[Any], packs: Sequence[Any]) -> Outline:
+    """An outline from what the script `outline` tells of checkpoints, and of packs: member and size in turn."""
+    return Outline(
+        token=token.hex(),
+        generation=number(token[:8]),
+        marks=tuple(mark(*found) for found in marks if found[1]),
+        strays={named(found[0]): (found[4], found[5]) for found in marks if not found[1]},
+        packs=tuple(map(span_of, packs[::2])),
+        sizes=tuple(map(int, packs[1::2])),
+    )
+
+
+def chart(token: bytes, found: Sequence[Any], packs: Sequence[Any]) -> Chart:
+    """A chart from what the script `walk` tells: places with rows and writes; and of packs member and size in turn."""
+    return Chart(
+        token=token.hex(),
+        generation=number(token[:8]),
+        rows=tuple(checkpoint(at, row) for at, row, *_ in found if row),
+        writes={named(at): tuple(map(write, values)) for at, _, *values in found if values},
+        packs=tuple(map(span_of, packs[::2])),
+        sizes=tuple(map(int, packs[1::2])),
+    )
+
+
+def named(place: bytes) -> tuple[str, str]:
+    """Namespace and id: the inverse of `place`."""
+    ns, _, id = place.decode().partition(NUL.decode())
+    return ns, id
 
 
 def slot(row: WriteRow) -> bytes:
