@@ -76,6 +76,44 @@ def test_what_is_cut_off_is_kept_aside(tmp_path: Path, pristine: Path) -> None:
     assert [file.suffix for file in log.parent.iterdir()] == [".log"]
 
 
+@pytest.mark.parametrize("room", [False, True])
+@pytest.mark.parametrize("length", [HEADER.size, 1 << 20])
+def test_any_frame_begins_with_zeros_and_what_follows_is_there(
+    tmp_path: Path, pristine: Path, length: int, *, room: bool
+) -> None:
+    """Zeros are the end of a log only where nothing comes after them; what a writer cuts off is kept aside."""
+    path = tmp_path / "store"
+    shutil.copytree(pristine, path)
+    log = log_of(path)
+    data = log.read_bytes()
+    for number, (offset, size) in enumerate(frames_of(data)):
+        damaged = bytearray(data)
+        damaged[offset : offset + min(length, size)] = bytes(min(length, size))
+        log.write_bytes(damaged + bytes(5000 if room else 0))
+        hit = number - 1
+        last = hit == LENGTH - 1
+        backend, store = opened(path, durability="os", preallocate=room)
+        loaded = run(store.get("t", "", None))
+        assert loaded is not None
+        assert loaded.snapshots[0].row.id == name(LENGTH - 2 if last else LENGTH - 1)
+        assert loaded.damage or (last and length >= size)
+        for other in range(LENGTH):
+            try:
+                found = run(store.get("t", "", name(other)))
+            except Corrupt:
+                assert other == hit
+            else:
+                # The last frame, wholly zeros, cannot be told from room for a frame.
+                assert found is not None or (last and other == hit and length >= size), (number, other)
+                assert other != hit or found is None
+        put(store, "t", LENGTH + 1, name(LENGTH - 1))
+        backend.close()
+        backend, store = opened(path, durability="os", preallocate=room)
+        kept = {row.row.id for row in run(store.page(Query(thread="t"), None, 100)).snapshots}
+        assert kept == {name(other) for other in (*range(LENGTH), LENGTH + 1) if other != hit}
+        backend.close()
+
+
 @pytest.mark.parametrize("mask", [0x01, 0xFF])
 def test_any_byte_flipped(tmp_path: Path, pristine: Path, mask: int) -> None:
     path = tmp_path / "store"

@@ -190,6 +190,8 @@ class Index:
         self.end = 0
         self.tip: tuple[int, bytes] = (0, b"")
         """Offset and header of the last frame: what tells a log that only grew from another one."""
+        self.blank = 0
+        """Up to where there were zeros, and nothing else, when the log was last looked at."""
         self.frames = 0
         self.live = 0
         self.created = 0.0

@@ -21,7 +21,7 @@ _NEIGHBOURS: Final = 4096
 class Tail(Enum):
     """What follows the last frame."""
 
-    CLEAN = "nothing, or zeros"
+    CLEAN = "nothing, or zeros up to the end of the file"
     PARTIAL = "the beginning of a frame"
     GARBAGE = "bytes that no writer left there on purpose"
 
@@ -82,6 +82,22 @@ class _Window:
             self._start, place = offset, 0
         return self._data[place : place + length]
 
+    def zeros(self, offset: int, size: int) -> bool:
+        """Whether there is nothing else from `offset` to `size`."""
+        while offset < size:
+            data = self.read(offset, min(_CHUNK, size - offset))
+            if data.strip(b"\0"):
+                return False
+            offset += len(data) or size
+        return True
+
+    def blank(self, index: Index, raw: bytes, size: int) -> bool:
+        """Whether zeros are all that follows what `index` knows, `raw` first. No place is looked at twice for that."""
+        if raw.strip(b"\0") or not self.zeros(max(index.end, index.blank), size):
+            return False
+        index.blank = size
+        return True
+
     def find(self, offset: int, size: int, log: int | None) -> int | None:
         """Where the next header (of `log`, if given) begins, from `offset` on."""
         while offset + HEADER.size <= size:
@@ -132,8 +148,8 @@ def advance(fd: int, index: Index, size: int) -> Tail:
         head = frames.parse_head(raw)
         if head is None or head.log != index.log:
             if start + HEADER.size > size:
-                return Tail.PARTIAL if raw.strip(b"\0") else Tail.CLEAN
-            if not raw.strip(b"\0"):
+                return Tail.CLEAN if window.blank(index, raw, size) else Tail.PARTIAL
+            if window.blank(index, raw, size):
                 return Tail.CLEAN
             found = window.find(start + 1, size, index.log)
             if found is None:
@@ -150,18 +166,17 @@ def advance(fd: int, index: Index, size: int) -> Tail:
         damaged, damage = _verify(window, records, body)
         if parsed is None:
             damage = [f"the frame at byte {start} of the log, {head.length} bytes long, has lost its manifest"]
-        if damage:
-            # Before zeros, that is in preallocated space, a frame may be half written although its room is there.
-            after = window.read(start + head.length, HEADER.size)
-            if after and not after.strip(b"\0"):
-                return Tail.PARTIAL
+        # Before zeros, that is in preallocated space, a frame may be half written although its room is there.
+        after = start + head.length
+        if damage and after < size and window.zeros(after, size):
+            return Tail.PARTIAL
         for words in damage:
             index.note(words)
         if parsed is None:
             index.lost = start
         index.apply(at, records, body, damaged)
         index.tip = (start, raw)
-        index.end = start + head.length
+        index.end = after
 
 
 def _verify(window: _Window, records: Sequence[Record], offset: int) -> tuple[set[int], list[str]]:

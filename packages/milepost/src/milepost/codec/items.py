@@ -130,10 +130,10 @@ def cut(value: Any, coding: Coding, before: Piece | None = None) -> Piece:
         inner = cut(value.value, coding, before.inner if isinstance(before, Delta) else None)
         assert not isinstance(inner, Delta)
         return Delta(inner)
-    if coding.splits and value and kind is list:
+    if coding.splits and kind is list and value:
         if not coding.typed or guardable(value):
             return _cut_list(value, coding, before)
-    elif coding.splits and value and kind is dict:
+    elif coding.splits and kind is dict and value:
         if (len(value) <= _FEW or coding.typed) and (
             len(whole := coding.encode(value)) <= max(INLINE_WHOLE, 64 * len(value) if coding.typed else 0)
         ):

@@ -59,6 +59,16 @@ class Person(BaseModel):
     age: int | None = None
 
 
+@dataclasses.dataclass
+class Undecided:
+    """As arrays and tables are: neither true nor false."""
+
+    rows: list[int]
+
+    def __bool__(self) -> bool:
+        raise ValueError("neither true nor false")
+
+
 class Table:
     """A class that no serializer knows of."""
 
@@ -127,6 +137,7 @@ VALUES: dict[str, Any] = {
     "tuples": [(1, 2), (), ((1,), [2])],
     "nested enum": Order.State.PAID,
     "dataclass": _job(),
+    "neither true nor false": Undecided([1, 2]),
     "pydantic model": Person(name="ann"),
     "uuid": UUID(int=7),
     "address": IPv4Address("127.0.0.1"),
