@@ -239,6 +239,30 @@ def test_a_write_waits_for_the_disk_of_the_node_that_has_it(durable: servers_red
     _over(backend, flavour, writes)
 
 
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_a_cluster_that_is_not_there_yet(flavour: str) -> None:
+    subjects.required(servers_redis.redis_url)
+    with servers_redis.Cluster(1) as alone:
+        backend = milepost_redis.open_backend(alone.url(), durability="memory", timeout=5.0)
+
+        async def waits(store: Store) -> None:
+            alone.nodes[0].kill()
+            with pytest.raises(Unavailable, match="try again"):
+                await store.put("t", *row(1), None)
+            alone.nodes[0].start()
+            until = time.monotonic() + 30
+            while True:
+                try:
+                    await store.put("t", *row(1), None)
+                    break
+                except Unavailable:
+                    assert time.monotonic() < until
+                    time.sleep(0.1)  # noqa: ASYNC251  # as above
+            assert (await store.stats("t")).checkpoints == 1
+
+        _over(backend, flavour, waits)
+
+
 def _over(
     backend: milepost_redis.RedisBackend, flavour: str, work: Callable[[Store], Coroutine[Any, Any, None]]
 ) -> None:

@@ -74,7 +74,7 @@ def servers_of_clients(client: object, async_client: object) -> Servers:
         if not blocking:
             raise InvalidConfig("this saver was given an async client: use its async methods", what="client")
         one = blocking[0]
-        return Routed(one, owned=False) if isinstance(one, redis.cluster.RedisCluster) else Borrowed(one)
+        return Routed(lambda: one, owned=False) if isinstance(one, redis.cluster.RedisCluster) else Borrowed(one)
 
     def async_source() -> AsyncSource:
         if not coming:
@@ -152,15 +152,15 @@ def _cluster(url: str, settings: Settings) -> Servers:
         del parameters["retry"]
         parameters["socket_timeout"] = settings.timeout
 
-    def make() -> Source:
+    def client() -> Any:
         nodes = [_ClusterNode(host, port) for host, port in hosts]
-        return Routed(_Cluster(startup_nodes=nodes, **blocking, **login), owned=True)
+        return _Cluster(startup_nodes=nodes, **blocking, **login)
 
     def make_async() -> AsyncSource:
         nodes = [redis.asyncio.cluster.ClusterNode(host, port) for host, port in hosts]
         return AsyncRouted(_AsyncCluster(startup_nodes=nodes, **coming, **login), owned=True)
 
-    return Servers(make, make_async, spread=True)
+    return Servers(lambda: Routed(client, owned=True), make_async, spread=True)
 
 
 def _lines(make: Callable[[], Any], settings: Settings, end: Callable[[], Awaitable[object]] | None = None) -> Lines:

@@ -124,20 +124,33 @@ class Borrowed:
 
 
 class Routed:
-    """A cluster client, which knows which node a key is on. Its commands go one by one."""
+    """A cluster client, which knows which node a key is on. Its commands go one by one.
 
-    def __init__(self, client: Any, *, owned: bool) -> None:
-        self._client = client
+    `make` gives the client, at the first use: it asks the cluster for its nodes, and may fail.
+    """
+
+    def __init__(self, make: Callable[[], Any], *, owned: bool) -> None:
+        self._make = make
+        self._made: list[Any] = []
         self._owned = owned
+
+    @property
+    def _client(self) -> Any:
+        if not self._made:
+            made = self._make()
+            self._made.append(made)
+        # Who came second keeps his for `close`.
+        return self._made[0]
 
     def talk(self, commands: Sequence[Words], last: Words | None = None, *, fresh: bool = False) -> list[Any]:
         if last is not None:
             (command,) = commands
             return self._together(command, last, fresh=fresh)
+        client = self._client
         replies: list[Any] = []
         for words in commands:
             try:
-                replies.append(self._client.execute_command(words[0].decode(), *words[1:], NEVER_DECODE=True))
+                replies.append(client.execute_command(words[0].decode(), *words[1:], NEVER_DECODE=True))
             except ResponseError as exc:
                 replies.append(exc)
         return replies
@@ -166,7 +179,8 @@ class Routed:
 
     def close(self) -> None:
         if self._owned:
-            self._client.close()
+            for client in self._made:
+                client.close()
 
 
 _REDIRECTIONS: Final = 16
@@ -193,8 +207,10 @@ class Route:
     def redirected(self, replies: Sequence[Any]) -> tuple[str, int] | None:
         """Host and port of where it has to go instead, by the replies of a node."""
         found = replies[len(self._before)]
-        if not isinstance(found, AskError) or not self._left:
+        if not isinstance(found, AskError):
             return None
+        if not self._left:
+            raise ClusterDownError(f"the nodes of the cluster redirected a command {_REDIRECTIONS} times")
         self._left -= 1
         self.moved = isinstance(found, MovedError)
         self._before = [] if self.moved else [(b"ASKING",)]
