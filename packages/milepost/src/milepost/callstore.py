@@ -301,27 +301,33 @@ def unsettled(thread: str, count: int) -> UnsettledCalls:
 
 
 class CallTable:
-    """Records of one thread in memory: the reference of the verbs."""
+    """Records of one thread in memory: the reference of the verbs.
+
+    `rows` is the truth, whatever interrupts a change: `aliases` and `matches` may name more than is there.
+    """
 
     def __init__(self) -> None:
         self.rows: dict[str, CallRow] = {}
         self.aliases: dict[str, str] = {}
-        self.matches: dict[str, list[str]] = {}
+        self.matches: dict[str, dict[str, None]] = {}
 
     def find(self, key: str) -> CallRow | None:
         """The record of a key or alias."""
-        return self.rows.get(self.aliases.get(key, key))
+        row = self.rows.get(key)
+        if row is None and (named := self.rows.get(self.aliases.get(key, ""))) is not None and key in named.aliases:
+            return named
+        return row
 
     def enter(self, row: CallRow) -> None:
         """Put `row` in the place of its former version."""
         old = self.rows.get(row.key)
-        if old is not None and old.match and old.match != row.match:
-            self.matches[old.match].remove(row.key)
-        if row.match and (old is None or old.match != row.match):
-            self.matches.setdefault(row.match, []).append(row.key)
-        self.rows[row.key] = row
+        if row.match:
+            self.matches.setdefault(row.match, {})[row.key] = None
         for alias in row.aliases:
             self.aliases[alias] = row.key
+        self.rows[row.key] = row
+        if old is not None and old.match and old.match != row.match:
+            self.matches[old.match].pop(row.key, None)
 
     def forget(self, calls: Iterable[tuple[str, int]]) -> None:
         """See `CallStore.forget`."""
@@ -331,13 +337,16 @@ class CallTable:
                 continue
             del self.rows[key]
             for alias in row.aliases:
-                del self.aliases[alias]
+                self.aliases.pop(alias, None)
             if row.match:
-                self.matches[row.match].remove(key)
+                self.matches[row.match].pop(key, None)
 
     def kin(self, match: str, beside: Collection[str]) -> tuple[CallRow, ...]:
         """Records with this `match` that are none of `beside`."""
-        return kin_of([self.rows[key] for key in self.matches.get(match, ())], beside) if match else ()
+        if not match:
+            return ()
+        found = (self.rows.get(key) for key in self.matches.get(match, ()))
+        return kin_of([row for row in found if row is not None and row.match == match], beside)
 
     def change(self, thread: str, change: CallChange, beside: Collection[str] | None, now: float) -> CallAnswer:
         """Carry out a claim (`beside` is not None) or a settlement. The record that is answered is in the table."""

@@ -13,7 +13,7 @@ from typing import TypeVar, cast
 
 from milepost.errors import Unavailable
 from milepost.fences import NOBODY, Lease, acquired, refuse_moved, released, renewed
-from milepost.memory_calls import MemoryCalls, delete_calls, load_calls
+from milepost.memory_calls import MemoryCalls, delete_calls, load_calls, refuse_unsettled_calls
 from milepost.memory_data import Data, Place, Thread
 from milepost.store import (
     Batch,
@@ -103,11 +103,11 @@ class MemoryStore(MemoryCalls):
                 new = replace(row, key=key, at=now)
             else:
                 new = replace(row, key=old.key, at=old.at)
+            place.revision += 1
+            place.updated = now
             for pack in packs:
                 place.packs.add(pack)
             place.enter(new)
-            place.revision += 1
-            place.updated = now
             return Put(False, place.generation)
 
         return await self._step(step)
@@ -130,9 +130,9 @@ class MemoryStore(MemoryCalls):
             if generation is not None and generation != (current := data.generation(thread)):
                 return Wrote(True, current, ())
             place = data.open(thread)
-            accepted = _take_writes(place, (ns, checkpoint), rows)
             place.revision += 1
             place.updated = data.clock()
+            accepted = _take_writes(place, (ns, checkpoint), rows)
             return Wrote(False, place.generation, accepted)
 
         return await self._step(step)
@@ -276,18 +276,16 @@ class MemoryStore(MemoryCalls):
             place = self._data.threads.get(thread)
             if place is None or token != place.token():
                 return None
-            for at in drop.checkpoints:
-                place.leave(at)
-                place.writes.pop(at, None)
+            # In this order, so that what is left is whole wherever this is interrupted.
+            place.revision += 1
+            place.generation = secrets.randbits(63)
             for ns, id, parent in drop.parents:
                 if (row := place.rows.get((ns, id))) is not None:
                     place.rows[ns, id] = replace(row, parent=parent)
-            for span in drop.packs:
-                place.packs.remove(span)
-            for pack in drop.repacked:
-                place.packs.add(pack)
-            place.revision += 1
-            place.generation = secrets.randbits(63)
+            for at in place.youngest_first(drop.checkpoints):
+                place.leave(at)
+                place.writes.pop(at, None)
+            place.packs.replace(drop.packs, drop.repacked)
             if not place.rows and not place.writes:
                 del self._data.threads[thread]
                 return ""
@@ -299,11 +297,13 @@ class MemoryStore(MemoryCalls):
         data = self._data
 
         def step() -> None:
-            delete_calls(data.calls, thread, force=force)
-            place = data.threads.pop(thread, None)
+            if not force:
+                refuse_unsettled_calls(data.calls, thread)
+            place = data.threads.get(thread)
             if place is not None:
-                ids = {id for _, id in (*place.rows, *place.writes)}
-                data.bury(thread, ids)
+                data.bury(thread, {id for _, id in (*place.rows, *place.writes)})
+                del data.threads[thread]
+            delete_calls(data.calls, thread)
 
         await self._step(step)
 
@@ -325,17 +325,15 @@ class MemoryStore(MemoryCalls):
         def step() -> None:
             data.tombstones.pop(thread, None)
             place = data.open(thread)
-            for pack in batch.packs:
-                place.packs.add(pack)
-            for ns, id, write in batch.writes:
-                _take_writes(place, (ns, id), (write,))
-            for row in batch.rows:
-                place.leave((row.ns, row.id))
-                place.enter(row)
-            if batch.calls:
-                load_calls(data.calls, thread, batch.calls)
             place.revision += 1
             place.updated = data.clock()
+            for pack in batch.packs:
+                place.packs.add(pack)
+            for at, writes in _by_place(batch).items():
+                _take_writes(place, at, writes)
+            place.enter(*batch.rows)
+            if batch.calls:
+                load_calls(data.calls, thread, batch.calls)
 
         await self._step(step)
 
@@ -373,15 +371,15 @@ class MemoryStore(MemoryCalls):
             place = self._data.threads.get(thread)
             if place is None or token != place.token():
                 return None
+            place.revision += 1
             for pack in batch.packs:
                 place.packs.add(pack)
+            writes = _by_place(batch)
             for row in batch.rows:
-                place.leave((row.ns, row.id))
-                place.writes.pop((row.ns, row.id), None)
-                place.enter(row)
-            for ns, id, write in batch.writes:
-                _take_writes(place, (ns, id), (write,))
-            place.revision += 1
+                _take_writes(place, (row.ns, row.id), writes.pop((row.ns, row.id), ()), anew=True)
+            for at, others in writes.items():
+                _take_writes(place, at, others)
+            place.enter(*batch.rows)
             return place.token()
 
         return await self._step(step)
@@ -431,17 +429,33 @@ class MemoryBackend:
         self._data.closed = True
 
 
-def _take_writes(place: Thread, at: Place, rows: Sequence[WriteRow]) -> tuple[bool, ...]:
-    held = place.writes.setdefault(at, {})
+def _take_writes(place: Thread, at: Place, rows: Sequence[WriteRow], *, anew: bool = False) -> tuple[bool, ...]:
+    """Add `rows` all at once to the writes that are held at a checkpoint, or with `anew` put them in their place."""
+    held = {} if anew else place.writes.get(at, {})
+    new: dict[tuple[str, int], WriteRow] = {}
     accepted: list[bool] = []
     for row in rows:
-        store, accept = settle_row(row, held.get((row.task, row.idx)))
+        spot = (row.task, row.idx)
+        store, accept = settle_row(row, new[spot] if spot in new else held.get(spot))
         if store:
-            held[row.task, row.idx] = bare(row)
             if row.pack is not None:
                 place.packs.add(row.pack)
+            new[spot] = bare(row)
         accepted.append(accept)
+    if anew and not new:
+        place.writes.pop(at, None)
+    elif anew:
+        place.writes[at] = new
+    elif new:
+        place.writes.setdefault(at, {}).update(new)
     return tuple(accepted)
+
+
+def _by_place(batch: Batch) -> dict[Place, list[WriteRow]]:
+    found: dict[Place, list[WriteRow]] = {}
+    for ns, id, write in batch.writes:
+        found.setdefault((ns, id), []).append(write)
+    return found
 
 
 def _matching(place: Thread, query: Query) -> Iterator[CheckpointRow]:
@@ -459,17 +473,17 @@ def _matching(place: Thread, query: Query) -> Iterator[CheckpointRow]:
 
 
 def _thread_row(name: str, place: Thread, lease: Lease, now: float) -> ThreadRow:
-    head = place.head("" if "" in place.order else max(place.order, default=""))
+    heads = place.heads()
+    head = heads.get("" if "" in heads else max(heads, default=""))
     asked = any(
         write.channel == "__interrupt__"
-        for ns in place.order
-        if (latest := place.head(ns)) is not None
+        for ns, latest in heads.items()
         for write in place.writes.get((ns, latest.id), {}).values()
     )
     return ThreadRow(
         thread=name,
         head=head.id if head else "",
-        namespaces=len(place.order),
+        namespaces=len(heads),
         checkpoints=len(place.rows),
         writes=sum(len(rows) for rows in place.writes.values()),
         bytes=place.size(),

@@ -102,18 +102,22 @@ def select(table: CallTable, query: CallQuery) -> list[CallRow]:
     if query.keys is None:
         rows = list(table.rows.values())
     else:
-        keys = {table.aliases.get(key, key) for key in query.keys}
-        rows = [table.rows[key] for key in keys if key in table.rows]
+        found = (table.find(key) for key in query.keys)
+        rows = list({row.key: row for row in found if row is not None}.values())
     return [row for row in rows if query.states is None or row.state in query.states]
 
 
-def delete_calls(calls: dict[str, CallTable], thread: str, *, force: bool) -> None:
+def refuse_unsettled_calls(calls: dict[str, CallTable], thread: str) -> None:
+    """Raise `UnsettledCalls` where a deletion of the thread that is not forced does."""
+    table = calls.get(thread, CallTable())
+    refuse_unsettled(thread, (row.state for row in table.rows.values()))
+
+
+def delete_calls(calls: dict[str, CallTable], thread: str) -> None:
     """What a deletion of the thread does to its records: see `Store.delete_thread`."""
     table = calls.get(thread)
     if table is None:
         return
-    if not force:
-        refuse_unsettled(thread, (row.state for row in table.rows.values()))
     kept = CallTable()
     for row in table.rows.values():
         if row.state in UNSETTLED:

@@ -1,4 +1,8 @@
-"""What the memory store keeps: threads, their packs, and what outlives a thread. The verbs are in `milepost.memory`."""
+"""What the memory store keeps: threads, their packs, and what outlives a thread. The verbs are in `milepost.memory`.
+
+A signal may interrupt a verb between any two instructions (``KeyboardInterrupt``). So of each thing one dictionary is the
+truth, and changing it is one instruction; what finds things in it is completed before and may name more than is there.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,10 @@ import os
 import secrets
 import threading
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from milepost.callstore import CallTable
 from milepost.errors import ThreadDeleted
@@ -30,9 +36,10 @@ class Packs:
     """The packs of a thread, found by the addresses they hold."""
 
     def __init__(self) -> None:
-        self._writers: dict[int, list[int]] = {}
-        self._longest = 1
         self._packs: dict[tuple[int, int], Pack] = {}
+        self._writers: dict[int, list[int]] = {}
+        """writer -> first numbers, ascending, of all its packs and maybe of some that are gone."""
+        self._longest = 1
 
     def __iter__(self) -> Iterator[Pack]:
         return iter(self._packs.values())
@@ -46,26 +53,35 @@ class Packs:
 
     def add(self, pack: Pack) -> None:
         held = self._packs.get((pack.writer, pack.first))
-        if held is None:
-            bisect.insort(self._writers.setdefault(pack.writer, []), pack.first)
         if held is None or held.count < pack.count:
-            self._packs[pack.writer, pack.first] = pack
-            self._longest = max(self._longest, pack.count)
+            self._enter(pack)
 
-    def remove(self, span: Span) -> None:
-        if self.has(span):
-            del self._packs[span.writer, span.first]
-            firsts = self._writers[span.writer]
-            del firsts[bisect.bisect_left(firsts, span.first)]
+    def replace(self, gone: Iterable[Span], new: Sequence[Pack]) -> None:
+        """Add what is `new`, and remove what is `gone` of the others."""
+        going = set(gone)
+        for pack in sorted(new, key=lambda pack: -pack.first):  # what takes the place of another comes after its rest
+            held = self._packs.get((pack.writer, pack.first))
+            if held is None or held.count < pack.count or Span(held.writer, held.first, held.count) in going:
+                self._enter(pack)
+        kept = {Span(pack.writer, pack.first, pack.count) for pack in new}
+        for span in going - kept:
+            if self.has(span):
+                del self._packs[span.writer, span.first]
+                _discard(self._writers[span.writer], span.first)
+
+    def _enter(self, pack: Pack) -> None:
+        _insort(self._writers.setdefault(pack.writer, []), pack.first)
+        self._longest = max(self._longest, pack.count)
+        self._packs[pack.writer, pack.first] = pack
 
     def overlapping(self, spans: Iterable[Span]) -> Iterator[Pack]:
         for writer, first, count in spans:
             firsts = self._writers.get(writer, [])
             for at in range(bisect.bisect_right(firsts, first - self._longest), len(firsts)):
-                pack = self._packs[writer, firsts[at]]
-                if pack.first >= first + count:
+                if firsts[at] >= first + count:
                     break
-                if pack.first + pack.count > first:
+                pack = self._packs.get((writer, firsts[at]))
+                if pack is not None and pack.first + pack.count > first:
                     yield pack
 
 
@@ -77,26 +93,43 @@ class Thread:
     revision: int = 0
     rows: dict[Place, CheckpointRow] = field(default_factory=dict)
     order: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
-    """ns -> (sort key, id), ascending."""
+    """ns -> (sort key, id), ascending, of all its rows and maybe of some that are gone."""
     writes: dict[Place, dict[tuple[str, int], WriteRow]] = field(default_factory=dict)
     packs: Packs = field(default_factory=Packs)
     created: float = 0.0
     updated: float = 0.0
 
     def head(self, ns: str) -> CheckpointRow | None:
-        order = self.order.get(ns)
-        return self.rows[ns, order[-1][1]] if order else None
+        for key, id in reversed(self.order.get(ns, ())):
+            row = self.rows.get((ns, id))
+            if row is not None and row.key == key:
+                return row
+        return None
 
-    def enter(self, row: CheckpointRow) -> None:
-        if (row.ns, row.id) not in self.rows:
-            bisect.insort(self.order.setdefault(row.ns, []), (row.key, row.id))
-        self.rows[row.ns, row.id] = row
+    def heads(self) -> dict[str, CheckpointRow]:
+        """Of each namespace its latest checkpoint."""
+        return {ns: head for ns in self.order if (head := self.head(ns)) is not None}
+
+    def enter(self, *rows: CheckpointRow) -> None:
+        """Put all of `rows` at once, each in the place of its former version."""
+        for row in rows:
+            _insort(self.order.setdefault(row.ns, []), (row.key, row.id))
+        new = {(row.ns, row.id): row for row in rows}
+        old = [held for at, row in new.items() if (held := self.rows.get(at)) is not None and held.key != row.key]
+        self.rows.update(new)
+        for held in old:
+            _discard(self.order[held.ns], (held.key, held.id))
+
+    def youngest_first(self, places: Iterable[Place]) -> list[Place]:
+        """Children before their parents."""
+        keys = {at: row.key if (row := self.rows.get(at)) is not None else "" for at in places}
+        return sorted(keys, key=keys.__getitem__, reverse=True)
 
     def leave(self, place: Place) -> None:
         row = self.rows.pop(place, None)
         if row is not None:
             order = self.order[row.ns]
-            del order[bisect.bisect_left(order, (row.key, row.id))]
+            _discard(order, (row.key, row.id))
             if not order:
                 del self.order[row.ns]
 
@@ -134,7 +167,8 @@ class Data:
         self.lock = threading.RLock()
         self.clock = clock
         self.threads: dict[str, Thread] = {}
-        self.tombstones: dict[str, Tombstone] = {}
+        self.tombstones: OrderedDict[str, Tombstone] = OrderedDict()
+        """The oldest first."""
         self.leases: dict[str, Lease] = {}
         self.calls: dict[str, CallTable] = {}
         self.closed = False
@@ -159,10 +193,10 @@ class Data:
     def bury(self, thread: str, ids: Iterable[str]) -> None:
         """Leave a tombstone, and forget those that are over: the oldest are the first of them."""
         now, stones = self.clock(), self.tombstones
-        stone = Tombstone.of(ids, now, stones.pop(thread, None))
-        while stones and stones[oldest := next(iter(stones))].over(now):
+        stones[thread] = Tombstone.of(ids, now, stones.get(thread))
+        stones.move_to_end(thread)
+        while stones[oldest := next(iter(stones))].over(now):
             del stones[oldest]
-        stones[thread] = stone
 
     def refuse_the_dead(self, thread: str, ns: str, named: Iterable[str], what: str) -> None:
         tombstone = self.tombstones.get(thread)
@@ -178,6 +212,18 @@ class Data:
                     thread=thread,
                     checkpoint=id,
                 )
+
+
+def _insort(ascending: list[Any], value: object) -> None:
+    at = bisect.bisect_left(ascending, value)
+    if at == len(ascending) or ascending[at] != value:
+        ascending.insert(at, value)
+
+
+def _discard(ascending: list[Any], value: object) -> None:
+    at = bisect.bisect_left(ascending, value)
+    if at < len(ascending) and ascending[at] == value:
+        del ascending[at]
 
 
 _alive: weakref.WeakSet[Data] = weakref.WeakSet()

@@ -70,18 +70,19 @@ class ThreadMemo:
     def at(self, epoch: int) -> None:
         """Addresses of another generation than `epoch` are worth nothing from now on."""
         if epoch != self.epoch:
-            self.epoch = epoch
+            self.epoch = None  # wherever a signal interrupts this, nothing is left that seems good for `epoch`
             self.known.clear()
             self._values.clear()
             self._forget_packs()
+            self.epoch = epoch
 
     def speak(self, coding: Coding) -> None:
         """Forget what was encoded in another way than `coding` does."""
         if coding.family != self._family:
-            self._family = coding.family
             self.known.clear()
             self._pieces.clear()
             self._forget_packs()
+            self._family = coding.family
 
     def piece(self, ns: str, channel: str) -> Piece | None:
         found = self._pieces.get((ns, channel))
@@ -107,7 +108,9 @@ class ThreadMemo:
     def learn(self, items: Sequence[Item], writer: int, first: int) -> None:
         """The store acknowledged `items` under these addresses."""
         for at, item in enumerate(items):
-            item.writer, item.number, item.epoch = writer, first + at, self.epoch
+            item.epoch = None  # while it has half an address
+            item.writer, item.number = writer, first + at
+            item.epoch = self.epoch
             self.known[item.digest] = (writer, first + at, item.sum)
         self._packs.add((writer, first))
         self.size += _KNOWN_COST * len(items)
