@@ -6,6 +6,7 @@ that, the injected errors of ``tests/files`` are what there is.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import random
@@ -37,7 +38,7 @@ def mountable() -> bool:
 
 
 @pytest.mark.skipif(not mountable(), reason="this system lets nobody mount a file system of his own")
-@pytest.mark.parametrize("verb", ["put", "put_writes"])
+@pytest.mark.parametrize("verb", ["put", "put_writes", "delete"])
 def test_a_full_disk_that_is_given_room_again(tmp_path: Path, verb: str) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -123,5 +124,25 @@ def live(disk: Path, verb: str) -> dict[str, Any]:
     return {"acknowledged": work.acknowledged, "refused": work.refused, "errno": sorted(work.errnos)}
 
 
+def delete(disk: Path) -> dict[str, Any]:
+    """Fill the disk to its last byte, then make room with nothing but a deletion."""
+    with milepost.connect(f"file:{disk}/store") as saver:
+        work = Work(saver, "put")
+        while work.refused < 5:
+            work.once()
+        with (disk / "ballast").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while file.write(b"\1" * 512):
+                pass
+        saver.delete_thread("t")
+        assert saver.get_tuple(at("t")) is None
+        again = Work(saver, "put")
+        for _ in range(10):
+            again.once()
+        assert again.acknowledged == 10, "deleting made no room"
+        again.check(saver)
+    return {"acknowledged": work.acknowledged, "refused": work.refused, "errno": sorted(work.errnos)}
+
+
 if __name__ == "__main__":
-    print(json.dumps(live(Path(sys.argv[1]), sys.argv[2])))
+    folder, what = Path(sys.argv[1]), sys.argv[2]
+    print(json.dumps(delete(folder) if what == "delete" else live(folder, what)))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import gc
 import linecache
 import os
 import signal
@@ -311,6 +313,42 @@ def test_an_error_of_no_kind_we_know_is_not_its_own_cause(tmp_path: Path) -> Non
     with pytest.raises(ValueError, match="unpack") as caught:
         run(store.fetch("t", [(1,)]))  # type: ignore[list-item]  # what no caller does
     assert caught.value.__cause__ is None
+
+
+def of_store(path: Path) -> list[str]:
+    """Which of its files this process has open."""
+    links = [link.readlink() for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    return [str(link) for link in links if link.is_relative_to(path)]
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="this system does not tell what is open")
+@pytest.mark.parametrize("fails", [False, True])
+async def test_what_is_closed_holds_no_file_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, fails: bool
+) -> None:
+    """No cycle of objects may keep one, which a collection of garbage would find only later."""
+    gc.collect()
+    gc.disable()
+    try:
+        backend, store = opened(tmp_path, durability="os")
+        asynchronous = backend.asynchronous()
+        for thread in ("a", "b"):
+            put(store, thread, 0, None)
+            await asynchronous.put_writes(thread, "", name(0), writes("x", "v"), None)
+        if fails:
+
+            def full(*_: object) -> int:
+                raise OSError(errno.ENOSPC, "full")
+
+            monkeypatch.setattr(os, "pwrite", full)
+            with pytest.raises(Unavailable):
+                put(store, "a", 1, name(0))
+            with pytest.raises(Unavailable):
+                await asynchronous.put_writes("b", "", name(5), writes("y", "v"), None)
+        await backend.aclose()
+        assert of_store(tmp_path) == []
+    finally:
+        gc.enable()
 
 
 def test_a_file_is_closed_even_when_the_interpreter_has_emptied_its_modules(

@@ -13,9 +13,9 @@ from milepost_files import frames
 from milepost_files.calls import Decision, kept, whole
 from milepost_files.frames import Record
 from milepost_files.index import Index
-from milepost_files.leases import lease_record, refuse_late
+from milepost_files.leases import refuse_late
 from milepost_files.log import Change
-from milepost_files.rewrite import FrameDraft, Read
+from milepost_files.rewrite import FrameDraft, Read, lease_records
 
 
 class PutCheckpoint(Change):
@@ -147,7 +147,7 @@ class DeleteThread(Change):
         tombstone = Tombstone.of(index.ids(), now, index.tombstone)
         records: list[Record] = [[frames.TOMBSTONE, list(tombstone.ids), tombstone.floor, tombstone.at]]
         if index.lease.fence:
-            records.append(lease_record(index.lease))
+            records += lease_records(index.lease, index.ends)
         blobs: list[bytes] = []
         _add_calls(calls, records, blobs)
         return records, blobs

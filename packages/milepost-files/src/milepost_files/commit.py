@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from milepost.errors import Unavailable
+from milepost.errors import MilepostError, Unavailable
 
 from milepost_files.log import Change, Log
 
@@ -38,9 +38,29 @@ class Job:
     def finish(self, error: BaseException | None) -> None:
         """Tell who waits. Of a job that is done already, the outcome stays."""
         if not self.done:
+            if isinstance(error, (MilepostError, OSError, EOFError)):
+                # It says all there is to say. The frames it came through would keep it, and the log open.
+                error.__traceback__ = None
             self.error = error
             self.done = True
         self.wake()
+
+    def release(self) -> None:
+        """Nobody waits for this job any more."""
+        self.wake = self.promote = _nobody
+
+    def check(self) -> None:
+        """Raise what went wrong, and forget it: an error that knows where it was raised would keep the job for ever."""
+        error, self.error = self.error, None
+        try:
+            if error is not None:
+                raise error
+        finally:
+            error = None
+
+
+def _nobody() -> bool:
+    return False
 
 
 class Queue:
@@ -101,8 +121,7 @@ class Queue:
         except BaseException:  # this thread is told to stop
             self.leave(job)
             raise
-        if job.error is not None:
-            raise job.error
+        job.check()
 
     def lead(self, job: Job) -> None:
         """Carry out batches until nobody waits, or somebody else takes the lead. Only if the queue is led for `job`."""

@@ -7,7 +7,7 @@ import errno
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, Protocol
+from typing import Final, NoReturn, Protocol
 
 from milepost.errors import MilepostError, Unavailable
 
@@ -50,6 +50,18 @@ def translate(exc: BaseException, op: str) -> BaseException:
             op=op,
         )
     return exc
+
+
+def raise_translated(exc: BaseException, op: str) -> NoReturn:
+    """Raise what `translate` makes of `exc`, without leaving it in a variable: a cycle would keep files open."""
+    error: BaseException | None = translate(exc, op)
+    try:
+        if error is exc:
+            raise exc
+        assert error is not None
+        raise error from exc
+    finally:
+        error = None
 
 
 class Commit:
@@ -126,10 +138,7 @@ class BlockingPort:
                 self._premises.verify()
             return request()
         except Exception as exc:
-            error = translate(exc, _op(request))
-            if error is exc:
-                raise
-            raise error from exc
+            raise_translated(exc, _op(request))
 
     def _admit(self) -> None:
         if self._closed or self._workers.stopped:
@@ -151,10 +160,7 @@ class AsyncPort(BlockingPort):
                 return await self._commit(request, pool)
             return await loop.run_in_executor(pool, request)
         except Exception as exc:
-            error = translate(exc, _op(request))
-            if error is exc:
-                raise
-            raise error from exc
+            raise_translated(exc, _op(request))
 
     async def _commit(self, request: Commit, pool: ThreadPoolExecutor) -> object:
         """A change that has begun is awaited even by a cancelled task: no write may appear after its caller left."""
@@ -190,10 +196,11 @@ class AsyncPort(BlockingPort):
         except BaseException:
             queue.leave(job)
             raise
+        finally:
+            job.release()  # which knows the two functions above, which know it
         if cancelled is not None:
             raise cancelled
-        if job.error is not None:
-            raise job.error
+        job.check()
         return request.change.answer
 
 

@@ -36,6 +36,7 @@ LEASE: Final = 7  # [owner, fence, since, expires, tries, error]
 CALL: Final = 8  # see `milepost_files.calls.record`
 UNWRITE: Final = 9  # [[ns, id], ...]: their pending writes above are gone
 FORGET: Final = 10  # [key, ...]: the records of these calls above are gone
+ENDS: Final = 11  # [run, seconds]: when the lease above is over, as `milepost_files.uptime` tells it
 
 MAX_MANIFEST: Final = 1 << 28
 _NO_FACETS: Final = 0x80

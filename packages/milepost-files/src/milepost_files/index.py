@@ -22,8 +22,9 @@ from milepost.store import Span, Tombstone
 from milepost_files import frames
 from milepost_files.calls import CallIndex
 from milepost_files.frames import Record
+from milepost_files.uptime import Uptime
 
-_SNAPSHOT: Final = 3
+_SNAPSHOT: Final = 4
 _MAGIC: Final = b"MPX1"
 
 # About what a record takes in a log besides its blob and its texts, rather too much than too little: only the decision
@@ -174,6 +175,8 @@ class Index:
         self.thread: str | None = None
         self.tombstone: Tombstone | None = None
         self.lease = NOBODY
+        self.ends: Uptime | None = None
+        """When the lease is over by the machine's own time, if that is known."""
         self.calls = CallIndex()
         self.namespaces: dict[str, Namespace] = {}
         self.packs: dict[int, Packs] = {}
@@ -299,7 +302,9 @@ class Index:
             elif kind == frames.UNWRITE:
                 self._unwrite(record[1])
             elif kind == frames.LEASE:
-                self.lease = Lease(*record[1:])
+                self.lease, self.ends = Lease(*record[1:]), None
+            elif kind == frames.ENDS:
+                self.ends = Uptime(*record[1:])
             elif kind == frames.TOMBSTONE:
                 self.tombstone = Tombstone(tuple(record[1]), record[2], record[3])
             elif kind == frames.REVIVE:
@@ -440,6 +445,7 @@ class Index:
                 self.thread,
                 tombstone,
                 tuple(self.lease),
+                self.ends and tuple(self.ends),
                 self.calls.freeze(),
                 self.end,
                 *self.tip,
@@ -469,6 +475,7 @@ class Index:
             index.thread,
             tombstone,
             lease,
+            ends,
             calls,
             index.end,
             tip,
@@ -481,7 +488,7 @@ class Index:
             writers,
         ) = content
         index.tip = (tip, header)
-        index.lease = Lease(*lease)
+        index.lease, index.ends = Lease(*lease), Uptime(*ends) if ends else None
         index.calls.thaw(calls)
         if tombstone:
             index.tombstone = Tombstone(tuple(tombstone[0]), tombstone[1], tombstone[2])

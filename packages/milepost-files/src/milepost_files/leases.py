@@ -6,12 +6,13 @@ from collections.abc import Callable
 
 from milepost.fences import Lease, lease_lost
 
-from milepost_files import frames
-from milepost_files.frames import Record
 from milepost_files.index import Index
 from milepost_files.log import Change, Log
 from milepost_files.reading import reading
-from milepost_files.rewrite import FrameDraft, Read
+from milepost_files.rewrite import FrameDraft, Read, lease_records
+from milepost_files.uptime import Uptime
+
+Clock = Callable[[], Uptime | None]
 
 
 class ChangeLease(Change):
@@ -19,24 +20,35 @@ class ChangeLease(Change):
 
     answer: Lease
 
-    def __init__(self, rule: Callable[[Lease, float], Lease]) -> None:
+    def __init__(self, uptime: Clock, rule: Callable[[Lease, float], Lease]) -> None:
+        self._uptime = uptime
         self._rule = rule
 
     def decide(self, index: Index, read: Read, now: float) -> FrameDraft | None:
         del read
-        self.answer = self._rule(index.lease, now)
-        return None if self.answer == index.lease else ([lease_record(self.answer)], [])
+        running = self._uptime()
+        held = lease_at(index, now, running)
+        self.answer = self._rule(held, now)
+        if self.answer == held:
+            return None
+        ends = running and running._replace(seconds=running.seconds + self.answer.expires - now)
+        return lease_records(self.answer, ends), []
+
+
+def lease_at(index: Index, now: float, running: Uptime | None) -> Lease:
+    """The lease as it stands `now`. Who sets the clock of the machine neither ends nor prolongs it."""
+    ends = index.ends
+    if ends is None or running is None or ends.run != running.run:
+        return index.lease
+    return index.lease._replace(expires=now + ends.seconds - running.seconds)
 
 
 def holder(log: Log) -> Lease | None:
     """The verb `holder`."""
-    lease = reading(log, lambda index: index.lease, lambda _, found: found)
-    return lease if lease is not None and lease.alive(log.now()) else None
-
-
-def lease_record(lease: Lease) -> Record:
-    """The record that says how a lease stands."""
-    return [frames.LEASE, *lease]
+    settings = log.settings
+    now = settings.clock()
+    lease = reading(log, lambda index: lease_at(index, now, settings.uptime()), lambda _, found: found)
+    return lease if lease is not None and lease.alive(now) else None
 
 
 def refuse_late(thread: str, index: Index, fence: int) -> None:

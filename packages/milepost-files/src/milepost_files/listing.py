@@ -24,6 +24,7 @@ from milepost.store import (
 from milepost_files import frames
 from milepost_files.calls import CallSpot
 from milepost_files.index import Index, Namespace, Row
+from milepost_files.leases import lease_at
 from milepost_files.log import Log
 from milepost_files.reading import Found, Reader, find, reading, spans_in
 from milepost_files.root import Ahead, Root, log_name
@@ -246,14 +247,14 @@ def threads(root: Root, after: tuple[str, ...] | None, limit: int, prefix: str) 
     for name, log in _logs(root, after[0] if after else "", _warn, prefix):
         if len(rows) >= limit:
             return ThreadPage(tuple(rows), (previous,))
-        row = _planned(log, functools.partial(_thread, log, root.settings.clock()))
+        row = _planned(log, functools.partial(_thread, log))
         if row is not None:
             rows.append(row)
         previous = name
     return ThreadPage(tuple(rows), None)
 
 
-def _thread(log: Log, now: float, index: Index) -> ThreadRow | None:
+def _thread(log: Log, index: Index) -> ThreadRow | None:
     heads = {ns: head for ns, namespace in index.namespaces.items() if (head := namespace.head()) is not None}
     checkpoints, writes, _ = index.counts()
     if not heads and not writes:
@@ -262,6 +263,8 @@ def _thread(log: Log, now: float, index: Index) -> ThreadRow | None:
     waiting = any(
         write.channel == INTERRUPT for ns, row in heads.items() for write in index.writes(ns, row.id).values()
     )
+    now = log.settings.clock()
+    lease = lease_at(index, now, log.settings.uptime())
     return ThreadRow(
         thread=log.thread,
         head=head.id if head else "",
@@ -272,8 +275,8 @@ def _thread(log: Log, now: float, index: Index) -> ThreadRow | None:
         created_at=index.created,
         updated_at=index.updated,
         waiting=waiting,
-        lease=index.lease,
-        leased=index.lease.alive(now),
+        lease=lease,
+        leased=lease.alive(now),
     )
 
 

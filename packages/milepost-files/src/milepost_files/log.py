@@ -33,6 +33,7 @@ from milepost_files.lock import Superseded, Turns, beside
 from milepost_files.rewrite import FrameDraft, Read
 from milepost_files.scan import Tail
 from milepost_files.snapshot import Snapshot
+from milepost_files.uptime import Uptime, uptime
 
 _log = logging.getLogger("milepost.files")
 
@@ -66,6 +67,8 @@ class Settings:
     """What all logs of a store have in common."""
 
     clock: Callable[[], float] = time.time
+    uptime: Callable[[], Uptime | None] = uptime
+    """The machine's own time, by which leases end."""
     sync: bool = True
     """Whether an answer waits for the disk."""
     lock_timeout: float = 5.0
@@ -82,7 +85,7 @@ class Log:
         self._folder = folder
         self._stem = os.path.join(folder, name)
         self._path = self._stem + ".log"
-        self._settings = settings
+        self.settings = settings
         self._turns = Turns(self._stem, settings.lock_timeout)
         self._handle: Handle | None = None
         self._index: Index | None = None
@@ -343,19 +346,15 @@ class Log:
         try:
             with self.mutex:
                 self._handle = held
-                if not goes(self._catch_up(held), self._settings.clock()):
+                if not goes(self._catch_up(held), self.settings.clock()):
                     return False
             return self._turns.remove(held) and (self._spare() or True)
         finally:
             held.unlock()
             self.lose()
 
-    def now(self) -> float:
-        """The time, by the clock of the store."""
-        return self._settings.clock()
-
     def _start_over(self, held: Handle, change: Change) -> bool:
-        now = self._settings.clock()
+        now = self.settings.clock()
         with self.mutex:
             draft = change.decide(self._catch_up(held), _reader(held), now)
         if draft is None:
@@ -371,7 +370,8 @@ class Log:
     def _renew(
         self, held: Handle, drafts: Callable[[], Iterable[FrameDraft]], at: float, *, losable: bool = False
     ) -> None:
-        """Put a new log in the place of `held`. Where the disk is full, what can be spared makes room for it."""
+        """Put a new log in the place of `held`. Where the disk is full, what can be spared makes room for it: with
+        `losable` the old log itself."""
 
         def fill(fd: int) -> None:
             rewrite.fill(fd, Index(secrets.randbits(64)), drafts(), at)
@@ -379,8 +379,10 @@ class Log:
         try:
             self._turns.replace(held, fill, losable=losable)
         except OSError as exc:
-            if exc.errno not in (errno.ENOSPC, errno.EDQUOT) or not self._spare():
+            if exc.errno not in (errno.ENOSPC, errno.EDQUOT) or not (self._spare() or losable):
                 raise
+            if losable:
+                os.ftruncate(held.fd, 0)
             self._turns.replace(held, fill, losable=losable)
         self._spare()
 
@@ -446,7 +448,7 @@ class Log:
         with self.mutex:
             index = self._catch_up(held)
             batch = _Batch([None] * len(changes), index.log, index.end)
-            now = self._settings.clock()
+            now = self.settings.clock()
             read = _reader(held)
             parts: list[bytes] = []
             ends = [0] * len(changes)
@@ -476,7 +478,7 @@ class Log:
         """Write a batch. What did not make it to the file as a whole is cut off, and its changes fail."""
         self._wrote = True
         data = batch.data
-        step, size, need = self._settings.preallocate, self._size, index.end + frames.HEADER.size
+        step, size, need = self.settings.preallocate, self._size, index.end + frames.HEADER.size
         if need > size and (step or size > batch.start):
             # Zeros after the last frame tell readers that it may be half written although its room is there.
             step = step or 1
@@ -494,7 +496,7 @@ class Log:
         batch.data = batch.data[: whole - batch.start]
 
     def _sync(self, held: Handle, batch: _Batch) -> None:
-        if not self._settings.sync:
+        if not self.settings.sync:
             self._unsynced = False
             return
         try:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
+from milepost.fences import Lease
+
 from milepost_files import frames, handle
 from milepost_files.calls import whole
 from milepost_files.frames import Frame, Record
 from milepost_files.index import Index
+from milepost_files.uptime import Uptime
 
 FrameDraft = tuple[list[Record], list[bytes]]
 """The records and blobs of one frame."""
@@ -45,7 +48,7 @@ def live(index: Index, read: Read) -> Iterator[FrameDraft]:
     if index.tombstone is not None:
         opening.append(tombstone_record(index))
     if index.lease.fence:
-        opening.append([frames.LEASE, *index.lease])
+        opening += lease_records(index.lease, index.ends)
     yield opening, []
     start = 0
     while start < len(things):
@@ -74,6 +77,11 @@ def _calls(index: Index, read: Read) -> Iterator[FrameDraft]:
             records.append(record)
             blobs += parts
         yield records, blobs
+
+
+def lease_records(lease: Lease, ends: Uptime | None) -> list[Record]:
+    """The records that say how a lease stands."""
+    return [[frames.LEASE, *lease], *([] if ends is None else [[frames.ENDS, *ends]])]
 
 
 def tombstone_record(index: Index) -> Record:

@@ -18,6 +18,7 @@ from milepost_files.driver import AsyncPort, BlockingPort, Workers
 from milepost_files.log import Settings
 from milepost_files.root import Root
 from milepost_files.store import FilesStore
+from milepost_files.uptime import uptime
 
 _GROWTH: Final = 1 << 16
 
@@ -89,7 +90,12 @@ def open_backend(
     if not folder or "\0" in folder:
         raise _unusable("path", path, "the path of a folder")
     settings = Settings(
-        clock=clock, sync=durability == "full", lock_timeout=lock_timeout, preallocate=_GROWTH if preallocate else 0
+        clock=clock,
+        # A clock of the caller's own decides alone.
+        uptime=uptime if clock is time.time else lambda: None,
+        sync=durability == "full",
+        lock_timeout=lock_timeout,
+        preallocate=_GROWTH if preallocate else 0,
     )
     return FilesBackend(Root(os.path.abspath(folder), settings, max_open))
 

@@ -153,12 +153,14 @@ class FilesStore:
         await self._commit(thread, LoadBatch(batch), "load a thread")
 
     async def acquire(self, thread: str, owner: str, ttl: float, over: int | None = None) -> Lease:
-        change = ChangeLease(lambda held, now: acquired(held, owner, ttl, over, now))
+        change = ChangeLease(self._root.settings.uptime, lambda held, now: acquired(held, owner, ttl, over, now))
         await self._commit(thread, change, "take a lease")
         return change.answer
 
     async def renew(self, thread: str, owner: str, fence: int, ttl: float) -> Lease:
-        change = ChangeLease(lambda held, now: renewed(thread, held, owner, fence, ttl, now))
+        change = ChangeLease(
+            self._root.settings.uptime, lambda held, now: renewed(thread, held, owner, fence, ttl, now)
+        )
         await self._commit(thread, change, "renew a lease")
         return change.answer
 
@@ -166,7 +168,7 @@ class FilesStore:
         return await self._call("read a lease", lambda: holder(self._root.log(thread)))
 
     async def release(self, thread: str, owner: str, error: str | None = None) -> None:
-        change = ChangeLease(lambda held, now: released(held, owner, error, now))
+        change = ChangeLease(self._root.settings.uptime, lambda held, now: released(held, owner, error, now))
         await self._commit(thread, change, "give a lease back")
 
     async def claim(
