@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
@@ -20,26 +20,24 @@ from langgraph.checkpoint.base import (
     CheckpointMetadata,
     CheckpointTuple,
     DeltaChannelHistory,
-    PendingWrite,
-    writes_sort_key,
 )
 
 from milepost import maintenance
 from milepost.callstore import CALL_PAGE, CallQuery, CallStore
 from milepost.codec import Codec, Header, Memory, Vault
 from milepost.codec.codec import Draft, DraftWrite, of_checkpoint
-from milepost.codec.layout import Layout, spans_of
 from milepost.codec.shelf import Shelf
 from milepost.collector import unhurried
 from milepost.errors import Corrupt, InvalidConfig, MilepostError, Unserializable
 from milepost.heads import Heads
+from milepost.history import Walk, write_order
 from milepost.lease import fence_for
 from milepost.maintaining import Growth
 from milepost.migrating import Migrated, Migrator, Mode
 from milepost.observe import Event, Observers, Watch, log, thread_hash
 from milepost.pending import Op, Pending, running_loop
-from milepost.places import ATTACHMENTS, BEFORE, Place, channel_name, check_thread, store_name
-from milepost.schema import Schema, Schemas
+from milepost.places import ATTACHMENTS, BEFORE, Place, channel_name, check_thread
+from milepost.schema import Schemas
 from milepost.schema.image import INTERRUPT, Image
 from milepost.schema.questions import asked_as, questions_of
 from milepost.schema.spaces import respaced
@@ -53,11 +51,9 @@ from milepost.store import (
     Store,
     ThreadPage,
     ThreadRow,
-    WriteRow,
-    merge_spans,
 )
 from milepost.unfinished import work_left
-from milepost.upgrading import Seed, Upgrader
+from milepost.upgrading import Upgrader
 
 PAGE = 64
 """Checkpoints, ancestors or threads fetched at a time."""
@@ -225,13 +221,14 @@ class Operations:
     ) -> CheckpointTuple | None:
         """See `milepost.saver.Saver.get_tuple`."""
         read = await self._read(side, place, above)
-        if read is None or read[1] is None:
-            return None if read is None else read[0]
-        ids = await self._questions(side, read[1], above)
-        if ids:
-            writes = [(task, ch, asked_as(ids, one) if ch == INTERRUPT else one) for task, ch, one in read[0][4] or ()]
-            return read[0]._replace(pending_writes=writes)
-        return read[0]
+        if read is None:
+            return None
+        found, image = read
+        ids = {} if image is None else await self._questions(side, image, above)
+        if not ids:
+            return found
+        writes = [(task, ch, asked_as(ids, one) if ch == INTERRUPT else one) for task, ch, one in found[4] or ()]
+        return found._replace(pending_writes=writes)
 
     async def question_ids(self, side: Side, place: Place) -> dict[str, str]:
         """See `milepost.saver.Saver.question_ids`."""
@@ -337,8 +334,8 @@ class Operations:
                 checkpoint = {**header.checkpoint, "channel_values": codec.values(thread, header, shelf)}
                 metadata = header.metadata
                 writes = [
-                    (write.task, channel_name(write.channel), self._write_value(codec, snapshot, write, shelf))
-                    for write in sorted(snapshot.writes, key=_order)
+                    (write.task, channel_name(write.channel), codec.write_value(snapshot, write, shelf))
+                    for write in sorted(snapshot.writes, key=write_order)
                 ]
         except MilepostError as exc:
             raise of_checkpoint(exc, thread, row) from exc
@@ -350,10 +347,6 @@ class Operations:
             pending_writes=writes,
         )
         return found, header, image if self.shared.spaces is not None else None
-
-    def _write_value(self, codec: Codec, snapshot: Snapshot, write: WriteRow, shelf: Shelf) -> Any:
-        layout, _ = codec.write_layout(snapshot.thread, snapshot.row.ns, snapshot.row.id, write)
-        return codec.value(snapshot.thread, channel_name(write.channel), layout, shelf)
 
     async def page(
         self,
@@ -397,94 +390,29 @@ class Operations:
             return found, loaded.cursor
 
     async def history(self, side: Side, place: Place, channels: Sequence[str]) -> Mapping[str, DeltaChannelHistory]:
-        codec = self.codec
-        writes: dict[str, list[PendingWrite]] = {channel: [] for channel in channels}
-        upgrader, schema = self.upgrader, self.upgrader.schema(place.ns) if self.upgrader else None
-        stored = upgrader.names(schema, writes) if upgrader and schema else writes
-        names = list(map(store_name, stored))
-        seeds: dict[str, Layout | Seed] = {}
-        if not writes:
+        """See `milepost.saver.Saver.get_delta_channel_history`."""
+        if not channels:
             return {}
+        walk = Walk(self.codec, self.upgrader, place, channels)
+        names = walk.names
         with self.watch("history", place.thread):
             store = await self.open(side)
             space = await self._space(side, store, place, again=True)
-            walked: set[str] = set()
             after: tuple[str, ...] | None = None
             limit = PAGE
-            while len(seeds) < len(writes):
+            while not walk.over:
                 loaded = await store.lineage(place.thread, space, place.id, names, after, limit)
                 limit = min(2 * limit, 4 * PAGE)  # a snapshot is mostly near; who has none goes a long way
                 if loaded is None:
                     break
-                if loaded.damage:
-                    # Rebuilt without what is lost, the channel would silently be another one.
-                    raise Corrupt(
-                        f"the history of {sorted(writes)} in thread {place.thread!r} is damaged: {loaded.damage[0]}",
-                        thread=place.thread,
-                        ns=place.ns,
-                        checkpoint=place.id,
-                        damage=loaded.damage[0],
-                    )
                 with unhurried(len(loaded.snapshots)):
-                    further = self._walk(place.thread, schema, loaded, walked, writes, seeds)
-                after = loaded.cursor
-                if after is None or not further:
+                    further = walk.take(loaded)
+                if not further:
                     break
-            lying = [seed.layout if isinstance(seed, Seed) else seed for seed in seeds.values()]
-            spans = merge_spans(span for layout in lying for span in spans_of(layout))
-            shelf = codec.shelf(place.thread, await store.fetch(place.thread, spans) if spans else ())
-        result: dict[str, DeltaChannelHistory] = {}
-        for channel, replayed in writes.items():
-            result[channel] = {"writes": replayed[::-1]}
-            seed = seeds.get(channel)
-            if isinstance(seed, Seed):
-                assert upgrader is not None
-                assert schema is not None
-                result[channel]["seed"] = upgrader.seed(schema, seed, shelf)
-            elif seed is not None:
-                result[channel]["seed"] = codec.value(place.thread, channel, seed, shelf)
-        return result
-
-    def _walk(
-        self,
-        thread: str,
-        schema: Schema | None,
-        loaded: Loaded,
-        walked: set[str],
-        writes: dict[str, list[PendingWrite]],
-        seeds: dict[str, Layout | Seed],
-    ) -> bool:
-        """Add what a page of ancestors has of the channels `writes`, up to their seeds. False where a cycle closes."""
-        codec, upgrader = self.codec, self.upgrader
-        shelf = codec.shelf(thread, loaded.packs.get(thread, ()))
-        for snapshot in loaded.snapshots:
-            if snapshot.row.id in walked:
-                return False
-            walked.add(snapshot.row.id)
-            layouts: Mapping[str, Layout | Seed]
-            if upgrader and schema:
-                header = codec.header(thread, snapshot.row)
-                layouts = upgrader.seeds(schema, thread, snapshot.row, header)
-            else:
-                layouts = codec.layouts(thread, snapshot.row, writes)
-            for write in self._replayed(schema, snapshot, shelf, writes.keys() - seeds.keys()):
-                writes[write[1]].append(write)
-            for channel, layout in layouts.items():
-                if channel in writes:
-                    seeds.setdefault(channel, layout)
-        return True
-
-    def _replayed(
-        self, schema: Schema | None, snapshot: Snapshot, shelf: Shelf, sought: Collection[str]
-    ) -> Iterator[PendingWrite]:
-        """The writes of an ancestor to the channels `sought`, last first."""
-        if self.upgrader and schema:
-            yield from self.upgrader.replayed(schema, snapshot, shelf, sought)
-            return
-        for write in sorted(snapshot.writes, key=_order, reverse=True):
-            channel = channel_name(write.channel)
-            if channel in sought:
-                yield write.task, channel, self._write_value(self.codec, snapshot, write, shelf)
+                after = loaded.cursor
+            spans = walk.spans()
+            packs = await store.fetch(place.thread, spans) if spans else ()
+        return walk.result(packs)
 
     async def put(self, side: Side, place: Place, draft: Draft, source: object = None) -> RunnableConfig:
         shared, codec = self.shared, self.codec
@@ -649,10 +577,6 @@ def _lost(draft: Draft) -> str:
         f"the checkpoint before {draft.id!r} has values for {', '.join(map(repr, draft.lost))}, which the graph does not "
         "know: from here on they are gone. If keys of its state were renamed or removed, declare a schema with an upgrade."
     )
-
-
-def _order(write: WriteRow) -> tuple[str, str, int]:
-    return writes_sort_key(write.path, write.task, write.idx)
 
 
 def matches(metadata: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:

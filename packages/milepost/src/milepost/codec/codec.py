@@ -23,7 +23,7 @@ from milepost.codec.revive import Renames
 from milepost.codec.shelf import Shelf
 from milepost.codec.values import Serializer
 from milepost.errors import Corrupt, MilepostError, Unserializable
-from milepost.places import PINNED, store_name
+from milepost.places import PINNED, channel_name, store_name
 from milepost.store import Batch, CheckpointRow, Pack, Snapshot, Span, WriteRow, merge_spans
 
 T = TypeVar("T")
@@ -410,6 +410,11 @@ class Codec:
         except (ValueError, TypeError) as exc:
             raise Corrupt(f"a pending write to {row.channel!r} does not make sense", damage="write") from exc
         return from_wire(wire, writers), stamp[0] if stamp else None
+
+    def write_value(self, snapshot: Snapshot, write: WriteRow, shelf: Shelf) -> Any:
+        """The value of a pending write of `snapshot`. Raises as `write_layout` and `value` do."""
+        layout, _ = self.write_layout(snapshot.thread, snapshot.row.ns, snapshot.row.id, write)
+        return self.value(snapshot.thread, channel_name(write.channel), layout, shelf)
 
     def remember(self, thread: str, generation: int, row: CheckpointRow, header: Header, packs: Sequence[Pack]) -> None:
         """A checkpoint was read: the next put may refer to what it holds."""

@@ -1,0 +1,112 @@
+"""The history of delta channels: what was written to them since the values that they are rebuilt from."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from langgraph.checkpoint.base import DeltaChannelHistory, PendingWrite, writes_sort_key
+
+from milepost.codec import Codec
+from milepost.codec.layout import Layout, spans_of
+from milepost.codec.shelf import Shelf
+from milepost.errors import Corrupt
+from milepost.places import Place, channel_name, store_name
+from milepost.schema import Schema
+from milepost.store import Loaded, Pack, Snapshot, Span, WriteRow, merge_spans
+from milepost.upgrading import Seed, Upgrader
+
+
+class Walk:
+    """From a checkpoint up its ancestors, until each of `channels` has met the value that it is rebuilt from, its seed.
+
+    The store's pages come in by `take`, and the packs that the seeds lie in by `result`.
+    """
+
+    def __init__(self, codec: Codec, upgrader: Upgrader | None, place: Place, channels: Sequence[str]) -> None:
+        self._codec = codec
+        self._place = place
+        schema = upgrader.schema(place.ns) if upgrader else None
+        self._upgrade: tuple[Upgrader, Schema] | None = (upgrader, schema) if upgrader and schema else None
+        self._writes: dict[str, list[PendingWrite]] = {channel: [] for channel in channels}
+        self._seeds: dict[str, Layout | Seed] = {}
+        self._walked: set[str] = set()
+
+    @property
+    def names(self) -> list[str]:
+        """What the store may have the channels under."""
+        channels = self._writes
+        return [*map(store_name, self._upgrade[0].names(self._upgrade[1], channels) if self._upgrade else channels)]
+
+    @property
+    def over(self) -> bool:
+        """Whether every channel has its seed."""
+        return len(self._seeds) == len(self._writes)
+
+    def take(self, loaded: Loaded) -> bool:
+        """Add what a page of ancestors has. False when there is nothing further up: its last one has no parent, or the
+        parents are a cycle. Raises `Corrupt` for a page with damage: rebuilt without what is lost, a channel would
+        silently be another one."""
+        place = self._place
+        if loaded.damage:
+            raise Corrupt(
+                f"the history of {sorted(self._writes)} in thread {place.thread!r} is damaged: {loaded.damage[0]}",
+                thread=place.thread,
+                ns=place.ns,
+                checkpoint=place.id,
+                damage=loaded.damage[0],
+            )
+        shelf = self._codec.shelf(place.thread, loaded.packs.get(place.thread, ()))
+        for snapshot in loaded.snapshots:
+            if snapshot.row.id in self._walked:
+                return False
+            self._walked.add(snapshot.row.id)
+            # The writes to a checkpoint come after its value.
+            for write in self._replayed(snapshot, shelf, self._writes.keys() - self._seeds.keys()):
+                self._writes[write[1]].append(write)
+            for channel, layout in self._layouts(snapshot).items():
+                if channel in self._writes:
+                    self._seeds.setdefault(channel, layout)
+        return loaded.cursor is not None
+
+    def _layouts(self, snapshot: Snapshot) -> Mapping[str, Layout | Seed]:
+        thread, row = snapshot.thread, snapshot.row
+        if self._upgrade is None:
+            return self._codec.layouts(thread, row, self._writes)
+        upgrader, schema = self._upgrade
+        return upgrader.seeds(schema, thread, row, self._codec.header(thread, row))
+
+    def _replayed(self, snapshot: Snapshot, shelf: Shelf, sought: Collection[str]) -> Iterator[PendingWrite]:
+        """The writes of an ancestor to the channels `sought`, last first."""
+        if self._upgrade is not None:
+            upgrader, schema = self._upgrade
+            yield from upgrader.replayed(schema, snapshot, shelf, sought)
+            return
+        for write in sorted(snapshot.writes, key=write_order, reverse=True):
+            channel = channel_name(write.channel)
+            if channel in sought:
+                yield write.task, channel, self._codec.write_value(snapshot, write, shelf)
+
+    def spans(self) -> tuple[Span, ...]:
+        """Where the seeds lie."""
+        lying = [seed.layout if isinstance(seed, Seed) else seed for seed in self._seeds.values()]
+        return merge_spans(span for layout in lying for span in spans_of(layout))
+
+    def result(self, packs: Sequence[Pack]) -> Mapping[str, DeltaChannelHistory]:
+        """For each channel its writes, oldest first, and the value of its seed if it has one; `packs` cover `spans`."""
+        shelf = self._codec.shelf(self._place.thread, packs)
+        result: dict[str, DeltaChannelHistory] = {}
+        for channel, replayed in self._writes.items():
+            result[channel] = {"writes": replayed[::-1]}
+            seed = self._seeds.get(channel)
+            if isinstance(seed, Seed):
+                assert self._upgrade is not None
+                upgrader, schema = self._upgrade
+                result[channel]["seed"] = upgrader.seed(schema, seed, shelf)
+            elif seed is not None:
+                result[channel]["seed"] = self._codec.value(self._place.thread, channel, seed, shelf)
+        return result
+
+
+def write_order(write: WriteRow) -> tuple[str, str, int]:
+    """LangGraph's order of pending writes, as a key to sort by."""
+    return writes_sort_key(write.path, write.task, write.idx)
