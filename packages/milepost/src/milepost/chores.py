@@ -13,7 +13,7 @@ from langgraph.checkpoint.base import DeltaChannelHistory
 from milepost import archive, maintenance, upkeep
 from milepost.codec.codec import of_checkpoint
 from milepost.errors import Conflict, InvalidConfig, MilepostError
-from milepost.operations import PAGE, TRIES, Operations, Side
+from milepost.operations import PAGE, TRIES, Operations, Side, restless
 from milepost.places import ATTACHMENTS, PINNED, Place
 from milepost.store import Query, merge_spans
 
@@ -73,7 +73,8 @@ async def pin(ops: Operations, side: Side, place: Place, *, value: bool) -> Runn
     with ops.watch("pin" if value else "unpin", thread):
         store = await ops.open(side)
         for _ in range(TRIES):
-            page = await store.page(Query(thread, ns, id), None, 1, items=False)
+            space = await ops.space(side, store, place, again=True)
+            page = await store.page(Query(thread, space, id), None, 1, items=False)
             if not page.snapshots:
                 raise InvalidConfig(
                     f"thread {thread!r} has no checkpoint {'' if id is None else repr(id) + ' '}in namespace {ns!r} to pin",
@@ -87,7 +88,7 @@ async def pin(ops: Operations, side: Side, place: Place, *, value: bool) -> Runn
             answer = await store.put(thread, ops.codec.pinned(thread, row, pin=value), (), generation)
             if not answer.stale:
                 return place.config(row.id)
-    raise Conflict(f"thread {thread!r} was shortened {TRIES} times meanwhile: try again", thread=thread)
+    raise restless(thread)
 
 
 async def attachment(ops: Operations, side: Side, thread: str, address: str) -> str | bytes | None:

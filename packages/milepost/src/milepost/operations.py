@@ -28,7 +28,7 @@ from milepost.codec import Codec, Header, Memory, Vault
 from milepost.codec.codec import Draft, DraftWrite, of_checkpoint
 from milepost.codec.shelf import Shelf
 from milepost.collector import unhurried
-from milepost.errors import Corrupt, InvalidConfig, MilepostError, Unserializable
+from milepost.errors import Conflict, Corrupt, InvalidConfig, MilepostError, Unserializable
 from milepost.heads import Heads
 from milepost.history import Walk, write_order
 from milepost.lease import fence_for
@@ -199,16 +199,16 @@ class Operations:
         if observers:
             observers.emit(Event("schema", observers.backend, thread_hash(thread), "drift", error=text))
 
-    async def _space(
+    async def space(
         self, side: Side, store: Store, place: Place, above: Mapping[str, str] | None = None, *, again: bool = False
     ) -> str:
-        """The namespace of the store that is meant. `above` are the checkpoints that made a call, by namespace; `again`
+        """The namespace of the store that `place` means. `above` are the checkpoints that made a call, by namespace; `again`
         looks into the store also where it was found out that it is another one."""
         spaces = self.shared.spaces
         if spaces is None or not place.ns:
             return place.ns
         if again:
-            spaces.moved(place.thread, place.ns)
+            spaces.forget_one(place.thread, place.ns)
 
         async def read(ns: str) -> Image | None:
             found = await self._read(side, Place(place.thread, ns, (above or {}).get(ns)), above)
@@ -260,10 +260,10 @@ class Operations:
             heads = self.shared.heads
             if heads is not None and place.id is not None:
                 heads.asked(place)
-            space = place.ns if self.shared.spaces is None else await self._space(side, store, place, above)
+            space = place.ns if self.shared.spaces is None else await self.space(side, store, place, above)
             loaded = await store.get(thread, space, place.id)
             if loaded is None and space != place.ns:
-                space = await self._space(side, store, place, above, again=True)
+                space = await self.space(side, store, place, above, again=True)
                 loaded = await store.get(thread, space, place.id)
             while loaded is not None and loaded.snapshots:
                 snapshot = loaded.snapshots[0]
@@ -362,7 +362,7 @@ class Operations:
             asked = query.ns
             if self.shared.spaces is not None and query.ns and query.thread is not None:
                 place = Place(query.thread, query.ns, None)
-                query = replace(query, ns=await self._space(side, store, place, again=True))
+                query = replace(query, ns=await self.space(side, store, place, again=True))
             loaded = await store.page(query, after, PAGE if limit is None else min(limit, PAGE))
             shelves = {thread: codec.shelf(thread, packs) for thread, packs in loaded.packs.items()}
             for damage in loaded.damage:
@@ -397,7 +397,7 @@ class Operations:
         names = walk.names
         with self.watch("history", place.thread):
             store = await self.open(side)
-            space = await self._space(side, store, place, again=True)
+            space = await self.space(side, store, place, again=True)
             after: tuple[str, ...] | None = None
             limit = PAGE
             while not walk.over:
@@ -415,6 +415,7 @@ class Operations:
         return walk.result(packs)
 
     async def put(self, side: Side, place: Place, draft: Draft, source: object = None) -> RunnableConfig:
+        """See `milepost.saver.Saver.put`."""
         shared, codec = self.shared, self.codec
         with self.watch("put", place.thread) as event:
             store = await self.open(side)
@@ -438,7 +439,7 @@ class Operations:
                 if event:
                     event.outcome = "stale"
                 if draft.ns != place.ns:
-                    draft.ns = await self._space(side, store, place, again=True)
+                    draft.ns = await self.space(side, store, place, again=True)
                 if attempt + 1 < TRIES:
                     spans = codec.referred(draft)
                     packs = await store.fetch(place.thread, spans) if spans and answer.generation >= 0 else ()
@@ -446,6 +447,8 @@ class Operations:
                 placed = codec.place(draft, everything=attempt + 1 == TRIES)
                 generation = self._generation(place.thread, place.ns, placed.generation)
                 answer = await store.put(place.thread, placed.row, placed.packs, generation, fence=fence, heads=heads)
+            if answer.stale:
+                raise restless(place.thread)
             codec.learn(placed, answer.generation)
             if shared.heads is not None and place.id is None:
                 shared.heads.begun(place)
@@ -460,39 +463,46 @@ class Operations:
         return place.config(placed.row.id)
 
     async def put_writes(self, side: Side, place: Place, drafts: Sequence[DraftWrite]) -> None:
+        """See `milepost.saver.Saver.put_writes`."""
         if not drafts:
             return
-        thread, ns, id = place.thread, place.ns, cast("str", place.id)
-        shared, codec = self.shared, self.codec
-        op = shared.pending.begin((thread, ns, id), drafts[0].task)
+        pending = self.shared.pending
+        op = pending.begin((place.thread, place.ns, cast("str", place.id)), drafts[0].task)
         error: BaseException | None = None
         try:
-            with self.watch("put_writes", thread) as event:
-                store = await self.open(side)
-                space = ns if shared.spaces is None else shared.spaces.known(thread, ns)
-                fence = fence_for(shared, thread)
-                placed = codec.place_writes(thread, space, id, drafts)
-                generation = self._generation(thread, ns, placed.generation)
-                answer = await store.put_writes(thread, space, id, placed.rows, generation, fence=fence)
-                for attempt in range(TRIES):
-                    if not answer.stale:
-                        break
-                    if event:
-                        event.outcome = "stale"
-                    codec.renew(thread, answer.generation)
-                    if space != ns:
-                        space = await self._space(side, store, place, again=True)
-                    placed = codec.place_writes(thread, space, id, drafts, everything=attempt + 1 == TRIES)
-                    generation = self._generation(thread, ns, placed.generation)
-                    answer = await store.put_writes(thread, space, id, placed.rows, generation, fence=fence)
-                codec.learn_writes(placed, answer.accepted, answer.generation)
-                if event:
-                    event.bytes = sum(len(row.value) + len(row.pack.data if row.pack else b"") for row in placed.rows)
+            await self._put_writes(side, place, drafts)
         except BaseException as exc:
             error = exc
             raise
         finally:
-            shared.pending.end(op, error)
+            pending.end(op, error)
+
+    async def _put_writes(self, side: Side, place: Place, drafts: Sequence[DraftWrite]) -> None:
+        thread, ns, id = place.thread, place.ns, cast("str", place.id)
+        shared, codec = self.shared, self.codec
+        with self.watch("put_writes", thread) as event:
+            store = await self.open(side)
+            space = ns if shared.spaces is None else shared.spaces.known(thread, ns)
+            fence = fence_for(shared, thread)
+            placed = codec.place_writes(thread, space, id, drafts)
+            generation = self._generation(thread, ns, placed.generation)
+            answer = await store.put_writes(thread, space, id, placed.rows, generation, fence=fence)
+            for attempt in range(TRIES):
+                if not answer.stale:
+                    break
+                if event:
+                    event.outcome = "stale"
+                codec.renew(thread, answer.generation)
+                if space != ns:
+                    space = await self.space(side, store, place, again=True)
+                placed = codec.place_writes(thread, space, id, drafts, everything=attempt + 1 == TRIES)
+                generation = self._generation(thread, ns, placed.generation)
+                answer = await store.put_writes(thread, space, id, placed.rows, generation, fence=fence)
+            if answer.stale:
+                raise restless(thread)
+            codec.learn_writes(placed, answer.accepted, answer.generation)
+            if event:
+                event.bytes = sum(len(row.value) + len(row.pack.data if row.pack else b"") for row in placed.rows)
 
     def _generation(self, thread: str, ns: str, placed: int | None) -> int | None:
         """What a write to namespace `ns` depends on, whose addresses are of generation `placed`."""
@@ -570,6 +580,14 @@ class Operations:
         name = None if thread is None else check_thread(thread)
         with self.watch("stats", name or ""):
             return await (await self.open(side)).stats(name)
+
+
+def restless(thread: str) -> Conflict:
+    """The error for a write that met another generation of its thread each time."""
+    return Conflict(
+        f"thread {thread!r} was shortened {TRIES} times while it was to be written to: nothing was stored, try again",
+        thread=thread,
+    )
 
 
 def _lost(draft: Draft) -> str:

@@ -50,10 +50,9 @@ class Spaces:
         # The thread is at one of them at most: with the older one, the store will say so.
         return found.generation if placed is None else min(found.generation, placed)
 
-    def moved(self, thread: str, ns: str) -> bool:
-        """Forget where `ns` is kept, because the thread has changed as a whole; whether that may be elsewhere now."""
-        found = self._known.pop((thread, ns), None)
-        return found is not None and found.space != ns
+    def forget_one(self, thread: str, ns: str) -> None:
+        """Where `ns` is kept may be elsewhere now: the thread has changed as a whole."""
+        self._known.pop((thread, ns), None)
 
     def forget(self, thread: str) -> None:
         """The thread is gone."""

@@ -111,6 +111,15 @@ class Moves(Behaviours):
         with pytest.raises(SchemaMismatch):
             await old.got(at("t"))
 
+    async def test_what_lies_under_a_former_name_is_pinned_there(self, lab: Lab) -> None:
+        old = await _scene(lab)
+        new = lab.open(schema=NEW)
+        assert await new.pin(at("t", "stays")) == at("t", "stays", "0006")
+        assert (await new.got(at("t", "stays"))).metadata["pinned"] is True  # type: ignore[typeddict-item]  # (a key of ours)
+        await new.unpin(at("t", "stays", "0006"))
+        assert await _spaces(old) == {"", WAS, "kept"}
+        assert "pinned" not in (await old.got(at("t", "kept"))).metadata
+
     async def test_who_writes_meanwhile_writes_to_where_it_moved(self, lab: Lab) -> None:
         await _scene(lab)
         runner, writer = lab.open(schema=NEW), lab.open(schema=NEW)
