@@ -209,3 +209,15 @@ def test_tables_that_make_no_sense_are_refused() -> None:
         with pytest.raises(TypeError):
             Messages(*arguments)  # type: ignore[arg-type]
     assert revive.Revival(serde._policy).ext_hook is not None
+
+
+def test_decoding_leaves_nothing_to_the_collector() -> None:
+    data = serde.encode(USUAL)
+    gc.collect()
+    gc.disable()
+    try:
+        serde.decode(data)
+        left = [one for one in gc.get_objects() if type(one) is Revival]
+    finally:
+        gc.enable()
+    assert left == []

@@ -118,17 +118,19 @@ def find(module: str, qualname: str) -> Any:
 class Revival:
     """One decoding. ormsgpack drops the exception of a hook, so the first one is kept here."""
 
-    __slots__ = ("_policy", "degraded", "error", "ext_hook")
+    __slots__ = ("_policy", "degraded", "error")
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self.degraded = 0
         """How many objects came back as their data, because something forbids to build them."""
         self.error: MilepostError | None = None
-        self.ext_hook: Callable[[int, bytes], Any] = (
-            self.hook if _compiled is None or policy.renamed else _compiled.hook(self)
-        )
-        """The ``ext_hook`` for ormsgpack: `hook`, or the same in C, which asks the methods below."""
+
+    @property
+    def ext_hook(self) -> Callable[[int, bytes], Any]:
+        """The ``ext_hook`` for ormsgpack: `hook`, or the same in C, which asks the methods below. Not kept: each value that
+        is decoded would leave a cycle to the collector."""
+        return self.hook if _compiled is None or self._policy.renamed else _compiled.hook(self)
 
     def hook(self, code: int, data: bytes) -> Any:
         """The object of one extension. Raises what `fail` took note of."""
