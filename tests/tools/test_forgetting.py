@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.types import Command, Send
@@ -37,9 +39,12 @@ def test_messages_are_found_wherever_they_lie() -> None:
         "slotted": Slotted((asking("slots"),)),
         "model": {"deep": [Model(messages={"a": asking("model")})]},
         "sends": [Send("tools", {"state": [asking("send")]}), Command(update={"messages": asking("command")})],
+        "bounded": deque([asking("deque")], maxlen=2),
+        "objects": np.array([[asking("array"), 1.5]], dtype=object),
+        "numbers": np.zeros(3),
     }
     found = {message for message, call in asked_in(values, "thread") if call == "c"}
-    assert found == {"list", "slots", "model", "send", "command"}
+    assert found == {"list", "slots", "model", "send", "command", "deque", "array"}
 
 
 def test_what_cannot_be_looked_into_is_no_permission() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -52,13 +53,10 @@ class Forgetting:
         """What the checkpoints of a thread, and their pending writes, ask for: (message id, call id); and when the oldest of
         them was put."""
         operations = self._core.saver.operations
-        chart = await (await operations.open(hands.side)).chart(thread)
-        rows = (
-            []
-            if chart is None
-            else [row for row in chart.rows if row.ns != ATTACHMENTS and not row.ns.startswith(BEFORE)]
-        )
-        unread = {(row.ns, row.id) for row in rows}
+        outline = await (await operations.open(hands.side)).outline(thread)
+        every = () if outline is None else outline.marks
+        marks = [mark for mark in every if mark.ns != ATTACHMENTS and not mark.ns.startswith(BEFORE)]
+        unread = {(mark.ns, mark.id) for mark in marks}
         asked: set[tuple[str, str]] = set()
         after: tuple[str, ...] | None = None
         while True:
@@ -74,7 +72,7 @@ class Forgetting:
                 "ask for: no record was removed. Verify the thread, or try again.",
                 thread=thread,
             )
-        return asked, min((row.at for row in rows), default=float("inf"))
+        return asked, min((mark.at for mark in marks), default=float("inf"))
 
 
 def asked_in(values: Any, thread: str) -> Iterator[tuple[str, str]]:
@@ -99,8 +97,10 @@ def asked_in(values: Any, thread: str) -> Iterator[tuple[str, str]]:
             seen[id(value)] = value
             if isinstance(value, Mapping):
                 ahead += value.values()
-            elif isinstance(value, list | tuple | set | frozenset):
+            elif isinstance(value, list | tuple | set | frozenset | deque):
                 ahead += value
+            elif getattr(getattr(value, "dtype", None), "hasobject", False):
+                ahead.append(value.tolist())  # an array of numpy's, which may not be installed
             else:
                 ahead += [getattr(value, name) for name in _fields(value)]
 
