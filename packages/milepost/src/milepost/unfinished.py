@@ -13,13 +13,10 @@ from typing import Any, Final
 
 from milepost.codec import Codec, Header
 from milepost.codec.layout import INLINES, Layout
+from milepost.schema.image import INTERRUPT, JOIN, START, TASKS
 from milepost.store import Snapshot
 
-_START: Final = "__start__"
-_SENDS: Final = "__pregel_tasks"
-_JOIN: Final = "join:"
 _BRANCHES: Final = ("branch:", "start:")
-_INTERRUPT: Final = "__interrupt__"
 _VERSION: Final = 4
 """Of checkpoints, from which on channels have the names above."""
 
@@ -31,7 +28,7 @@ def work_left(codec: Codec, snapshot: Snapshot) -> bool:
     thread = snapshot.thread
     header = codec.header(thread, snapshot.row)
     versions = header.checkpoint.get("channel_versions") or {}
-    if header.metadata.get("source") == "input" or header.checkpoint.get("v") != _VERSION or _START not in versions:
+    if header.metadata.get("source") == "input" or header.checkpoint.get("v") != _VERSION or START not in versions:
         return True
     return any(_triggers(codec, thread, header, versions, name, layout) for name, layout in header.layouts.items())
 
@@ -40,19 +37,19 @@ def _triggers(
     codec: Codec, thread: str, header: Header, versions: Mapping[str, Any], channel: str, layout: Layout
 ) -> bool:
     """Whether the value of a channel starts a node, or may do so."""
-    if channel == _START or channel.startswith(_BRANCHES):
+    if channel == START or channel.startswith(_BRANCHES):
         return True
-    if channel == _SENDS or channel.startswith(_JOIN):
+    if channel == TASKS or channel.startswith(JOIN):
         if layout[0] not in INLINES:
             return True
         value = codec.value(thread, channel, layout, codec.shelf(thread, ()))
-        return bool(value) if channel == _SENDS else _complete(channel, value)
-    seen = (read for node, read in header.checkpoint.get("versions_seen", {}).items() if node != _INTERRUPT)
+        return bool(value) if channel == TASKS else _complete(channel, value)
+    seen = (read for node, read in header.checkpoint.get("versions_seen", {}).items() if node != INTERRUPT)
     return any(channel in read and read[channel] != versions.get(channel) for read in seen)
 
 
 def _complete(channel: str, value: Any) -> bool:
     """Whether all nodes of a join have come to their end: the channel is named after them."""
-    starts = channel[len(_JOIN) :].rpartition(":")[0]
+    starts = channel[len(JOIN) :].rpartition(":")[0]
     seen = value[0] if isinstance(value, tuple) else value
     return len("+".join(map(str, seen))) >= len(starts)

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+from milepost.places import COUNTERS
 from milepost.schema.changes import Change, NotDeclared
 from milepost.schema.image import (
     CONTROL,
-    COUNTERS,
     INTERRUPT,
     JOIN,
     NO_WRITES,

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from milepost.errors import InvalidConfig
-from milepost.schema.image import BRANCH, JOIN, Image, starts_of
+from milepost.schema.image import BRANCH, INTERRUPT, JOIN, Image, starts_of
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 ClassName = tuple[str, str]
@@ -212,7 +212,7 @@ def add(image: Image, name: str, value: Any) -> None:
     if name not in versions and versions:
         # The newest there is, so that it is kept by the next step; and seen, so that it triggers nothing.
         versions[name] = max(versions.values())
-        seen = image.seen.get("__interrupt__")
+        seen = image.seen.get(INTERRUPT)
         if isinstance(seen, dict):
             seen.setdefault(name, versions[name])
 

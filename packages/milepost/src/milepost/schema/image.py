@@ -15,7 +15,6 @@ NO_WRITES: Final = "__no_writes__"
 SOURCE: Final = "__error_source_node__"
 BRANCH: Final = "branch:to:"
 JOIN: Final = "join:"
-COUNTERS: Final = "counters_since_delta_snapshot"
 CONTROL: Final = frozenset({"__error__", SOURCE, INTERRUPT, "__resume__", "__scheduled__"})
 """Writes that are about a task, not of its output."""
 

@@ -93,7 +93,6 @@ def _words(call: ToolCall, human: str) -> Hashable:
     """Equal for calls that say the same. Some that do may differ in it."""
     try:
         arguments: Hashable = frozenset(call["args"].items())
-        hash(arguments)
     except TypeError:
         arguments = repr(call["args"])
     return human, call["name"], arguments
