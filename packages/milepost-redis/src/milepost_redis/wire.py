@@ -268,14 +268,14 @@ def head(line: bytes) -> Head:
 
 
 def sought(facets: Mapping[str, Scalar]) -> list[bytes]:
-    """Arguments that find rows whose facets equal these: for each, how many forms it may have, and the forms.
+    """Arguments that find rows whose facets equal these: for each, how many texts follow, how it begins, and its forms.
 
     Python holds 1, 1.0 and True to be equal, JSON does not.
     """
     arguments: list[bytes] = []
     for key, value in facets.items():
         forms = dict.fromkeys(_pair(key, form) for form in _forms(value))
-        arguments += (b"%d" % len(forms), *forms)
+        arguments += (b"%d" % (1 + len(forms)), json.dumps([key]).encode()[:-1] + b",", *forms)
     return arguments
 
 

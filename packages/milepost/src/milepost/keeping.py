@@ -22,7 +22,7 @@ from milepost.lease import ThreadLease
 from milepost.maintaining import MAINTAINER, TTL, Growth, Maintaining
 from milepost.migrating import MODES, Cursor, Migrated, Mode
 from milepost.operations import AsyncSide, BlockingSide, Operations
-from milepost.places import check_id, check_list, check_thread, place_of
+from milepost.places import check_callable, check_id, check_list, check_path, check_thread, place_of
 from milepost.retention import Retention
 from milepost.tenants import TenantBackend
 from milepost.units import Duration, Size, seconds, size
@@ -140,7 +140,7 @@ class Keeping(ABC):
         time ("moved"). A put waits for one step at most: `milepost.maintenance.STEP` rows, or `STEP_BYTES`.
         What happens to one thread, such as an error of a hook, stops no other; `Unavailable` ends it all.
         """
-        order = replace(_order(policy, **options), dry_run=dry_run, progress=progress)
+        order = replace(_order(policy, **options), dry_run=dry_run, progress=_progress(progress))
         return run(chores.keep(self._ops, self._blocking(), order))
 
     async def amaintain(
@@ -152,7 +152,7 @@ class Keeping(ABC):
         **options: Unpack[Options],
     ) -> Report:
         """`maintain`, async. Hooks may be coroutine functions."""
-        order = replace(_order(policy, **options), dry_run=dry_run, progress=progress)
+        order = replace(_order(policy, **options), dry_run=dry_run, progress=_progress(progress))
         return await chores.keep(self._ops, self._async(), order)
 
     def maintaining(
@@ -226,12 +226,12 @@ class Keeping(ABC):
         Raises `Conflict` when the thread has checkpoints that are not in the archive, and `Corrupt`.
         """
         name = None if thread_id is None else check_thread(thread_id)
-        return run(chores.restore(self._ops, self._blocking(), path, name))
+        return run(chores.restore(self._ops, self._blocking(), check_path(path, "path"), name))
 
     async def arestore(self, path: str | os.PathLike[str], thread_id: str | None = None) -> Restored:
         """`restore`, async."""
         name = None if thread_id is None else check_thread(thread_id)
-        return await chores.restore(self._ops, self._async(), path, name)
+        return await chores.restore(self._ops, self._async(), check_path(path, "path"), name)
 
     def pin(self, config: RunnableConfig) -> RunnableConfig:
         """Have a checkpoint kept, whatever its age, until `unpin` or its thread's deletion, or that of its run: without a
@@ -333,6 +333,10 @@ class Keeping(ABC):
             cursor = Cursor(page.cursor)
 
 
+def _progress(progress: object) -> Progress | None:
+    return None if progress is None else check_callable(progress, "progress")
+
+
 def _hooks(hooks: object) -> Hooks:
     if hooks is not None and not isinstance(hooks, Hooks):
         raise InvalidConfig(f"hooks is {hooks!r}: it must be an instance of a subclass of milepost.Hooks", what="hooks")
@@ -391,8 +395,8 @@ def _order(
     graph: object = None,
     hooks: object = None,
     merge: bool = True,
-    clock: Callable[[], float] = time.time,
+    clock: object = time.time,
 ) -> Order:
     names = None if threads is None else tuple(check_list(threads, "threads"))
     compaction = _compaction(compact, compact_namespace, compact_over, quiet, graph)
-    return Order(policies_of(policy), names, compaction, _hooks(hooks), merge, clock=clock)
+    return Order(policies_of(policy), names, compaction, _hooks(hooks), merge, clock=check_callable(clock, "clock"))

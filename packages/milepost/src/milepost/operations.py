@@ -28,6 +28,7 @@ from milepost.codec import Codec, Header, Memory, Vault
 from milepost.codec.codec import Draft, DraftWrite, of_checkpoint
 from milepost.codec.shelf import Shelf
 from milepost.collector import unhurried
+from milepost.equality import matches
 from milepost.errors import Conflict, Corrupt, InvalidConfig, MilepostError, Unserializable
 from milepost.heads import Heads
 from milepost.history import Walk, write_order
@@ -595,8 +596,3 @@ def _lost(draft: Draft) -> str:
         f"the checkpoint before {draft.id!r} has values for {', '.join(map(repr, draft.lost))}, which the graph does not "
         "know: from here on they are gone. If keys of its state were renamed or removed, declare a schema with an upgrade."
     )
-
-
-def matches(metadata: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """The exact rule of a metadata filter."""
-    return all(metadata.get(key) == value for key, value in wanted.items())

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, cast
 from uuid import UUID
@@ -150,6 +151,80 @@ def check_list(value: object, what: str) -> list[str]:
     return [check_thread(item, f"{what}[{at}]") for at, item in enumerate(cast("Sequence[object]", value))]
 
 
+def check_channels(value: object) -> list[str]:
+    """Names of channels. A single string is refused, as by `check_list`."""
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        raise InvalidConfig(
+            f"channels is {_shown(value)}: it must be a list of names of channels", what="channels", value=_shown(value)
+        )
+    return [check_channel(name) for name in cast("Iterable[object]", value)]
+
+
+def check_writes(value: object) -> list[tuple[str, Any]]:
+    """Pairs of a channel's name and a value."""
+    try:
+        writes = list(cast("Iterable[Any]", value))
+        if not any(isinstance(write, (str, bytes)) for write in writes):  # a text of two characters is no pair
+            return [(check_channel(channel), given) for channel, given in writes]
+    except (TypeError, ValueError):
+        pass
+    raise InvalidConfig(
+        f"writes is {_shown(value)}: it must be a list of pairs (channel, value)", what="writes", value=_shown(value)
+    )
+
+
+def check_dict(value: object, what: str) -> Mapping[Any, Any]:
+    """A dict. `what` says which."""
+    if type(value) is dict or isinstance(value, Mapping):
+        return value
+    raise InvalidConfig(
+        f"{what} is {_shown(value)}, of type {type(value).__name__}: it must be a dict", what=what, value=_shown(value)
+    )
+
+
+def check_names(value: object, what: str) -> Mapping[str, Any]:
+    """A dict whose keys are strings."""
+    found = check_dict(value, what)
+    for key in found:
+        if not isinstance(key, str):
+            raise InvalidConfig(
+                f"{what} has the key {_shown(key)}, of type {type(key).__name__}: its keys must be strings",
+                what=what,
+                value=_shown(key),
+            )
+    return found
+
+
+def check_checkpoint(checkpoint: object) -> str:
+    """The id of what LangGraph calls a checkpoint, if it has what every checkpoint has."""
+    found = check_dict(checkpoint, "checkpoint")
+    check_dict(found.get("channel_values"), "the checkpoint's channel_values")
+    check_dict(found.get("channel_versions"), "the checkpoint's channel_versions")
+    id = check_id(found.get("id"), "checkpoint id")
+    if not id:
+        raise InvalidConfig("the checkpoint's id is empty", what="checkpoint id", value="''")
+    return id
+
+
+def check_callable(value: object, what: str) -> Callable[..., Any]:
+    """What can be called."""
+    if not callable(value):
+        raise InvalidConfig(
+            f"{what} is {_shown(value)}: it must be a function, or another object that can be called",
+            what=what,
+            value=_shown(value),
+        )
+    return value
+
+
+def check_path(value: object, what: str) -> str:
+    """A path in the file system."""
+    try:
+        return os.fsdecode(cast("str", value))
+    except TypeError:
+        raise InvalidConfig(f"{what} is {_shown(value)}: it must be a path", what=what, value=_shown(value)) from None
+
+
 def check_limit(value: object) -> int | None:
     """How many to list: None is all, 0 nothing. Raises `InvalidConfig` for anything else but a positive int."""
     if value is None:
@@ -204,8 +279,32 @@ def full_metadata(config: RunnableConfig, metadata: CheckpointMetadata) -> Check
 
     The rules are those of LangGraph's ``get_checkpoint_metadata``, whose tests pin them: NULs vanish from texts at the
     top level (not from keys, and not from what is nested), and counters of delta channels are lists. One is added:
-    what looks like a credential stays out.
+    what looks like a credential stays out. Raises `InvalidConfig` for what is no metadata.
     """
+    try:
+        merged = _merged(config, metadata)
+        "".join(merged)  # raises where a key is no string
+        parents: Mapping[str, str | None] = merged.get("parents") or {}
+        for id in parents.values():
+            if id is not None:
+                check_id(id, "the metadata's parents")
+    except (AttributeError, TypeError, ValueError):
+        check_names(metadata, "metadata")
+        check_names(config.get("metadata") or {}, "the config's metadata")
+        check_names(config.get("configurable"), "the config's configurable")
+        check_dict(metadata.get("parents") or {}, "the metadata's parents")
+        for channel, pair in check_dict(metadata.get(COUNTERS) or {}, f"the metadata's {COUNTERS}").items():
+            if not isinstance(pair, Iterable):
+                raise InvalidConfig(
+                    f"the metadata's {COUNTERS} of {_shown(channel)} is {_shown(pair)}: it must be a pair of numbers",
+                    what=COUNTERS,
+                    value=_shown(pair),
+                ) from None
+        raise
+    return merged
+
+
+def _merged(config: RunnableConfig, metadata: CheckpointMetadata) -> CheckpointMetadata:
     merged: dict[str, Any] = {
         key: value.replace("\0", "") if isinstance(value, str) else value for key, value in metadata.items()
     }

@@ -25,19 +25,25 @@ from milepost import maintenance
 from milepost.codec import Codec, Memory, Vault
 from milepost.codec.codec import Draft, DraftWrite, facets
 from milepost.codec.values import Serializer
+from milepost.equality import matches
 from milepost.errors import InvalidConfig
 from milepost.flavour import run
 from milepost.keeping import Keeping
 from milepost.lease import ThreadLease, terms_of
 from milepost.observe import Listener
-from milepost.operations import AsyncSide, BlockingSide, Operations, Shared, matches
+from milepost.operations import AsyncSide, BlockingSide, Operations, Shared
 from milepost.places import (
     Place,
-    check_channel,
+    check_callable,
+    check_channels,
+    check_checkpoint,
+    check_dict,
     check_id,
     check_limit,
     check_list,
+    check_names,
     check_thread,
+    check_writes,
     configurable,
     full_metadata,
     place_of,
@@ -165,7 +171,7 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
 
     def observe(self, listener: Listener) -> Callable[[], None]:
         """Call `listener` with a `milepost.observe.Event` for each operation; returns how to stop that."""
-        return self._shared.observers.add(listener)
+        return self._shared.observers.add(check_callable(listener, "listener"))
 
     @property
     def schemas(self) -> Schemas | None:
@@ -269,13 +275,13 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
         The contract is LangGraph's (``BaseCheckpointSaver.get_delta_channel_history``); a chain of parents that was
         made a cycle ends where it closes.
         """
-        return run(self._ops.history(self._blocking(), place_of(config), channels))
+        return run(self._ops.history(self._blocking(), place_of(config), check_channels(channels)))
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
         """`get_delta_channel_history`, async."""
-        return await self._ops.history(self._async(), place_of(config), channels)
+        return await self._ops.history(self._async(), place_of(config), check_channels(channels))
 
     def threads(self, *, status: Status | None = None) -> Iterator[ThreadRow]:
         """All threads, or those of this `milepost.store.ThreadRow.status`, in an order of the store's own, without
@@ -451,7 +457,15 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
         text that another saver made and that does not compare with those is continued behind a point.
         """
         if not isinstance(current, str | None):
-            return current + 1
+            try:
+                return current + 1
+            except TypeError:
+                raise InvalidConfig(
+                    f"the version {current!r}, of type {type(current).__name__}, has none after it: versions are "
+                    "numbers or texts",
+                    what="current",
+                    value=repr(current),
+                ) from None
         fraction = f"{_random.random():016}"
         if current is None:
             return f"{1:032}.{fraction}"
@@ -501,8 +515,8 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
             ns = place.ns if configurable(config).get("checkpoint_ns") is not None else None
         if before is not None and (value := configurable(before).get("checkpoint_id")):
             bound = check_id(value, "before")
-        if wanted is not None and not isinstance(wanted, Mapping):
-            raise InvalidConfig(f"filter is {wanted!r}: it must be a dict of metadata", what="filter")
+        if wanted is not None:
+            check_names(wanted, "filter")
         codec = self._ops.codec
         match = partial(_passes, codec, wanted) if wanted and not codec.seals else None
         wanted_facets = {} if codec.seals else facets(wanted or {})
@@ -515,9 +529,8 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> tuple[Place, Draft, object]:
-        place, id = place_of(config), check_id(checkpoint["id"], "checkpoint id")
-        if not id:
-            raise InvalidConfig("the checkpoint's id is empty", what="checkpoint id", value="''")
+        place, id = place_of(config), check_checkpoint(checkpoint)
+        check_dict(new_versions, "new_versions")
         codec, merged = self._ops.codec, full_metadata(config, metadata)
         schema = self._schema(place.ns)
         stamp = None if schema is None else schema.stamp
@@ -537,7 +550,7 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
                 value="None",
             )
         task, path = check_id(task_id, "task_id"), check_id(task_path, "task_path")
-        named = [(check_channel(channel), value) for channel, value in writes]
+        named = check_writes(writes)
         schema = self._schema(place.ns)
         stamp = None if schema is None else schema.write_stamp
         return place, self._ops.codec.draft_writes(place.thread, named, task, path, stamp)

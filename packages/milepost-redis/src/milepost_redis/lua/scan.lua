@@ -1,7 +1,8 @@
 -- Names of checkpoints by descending key, of one namespace or of all, a bounded part of them at a time.
 -- uses: _thread
 -- ARGV: ns or false as 'n' and ns, or 'k' and ''; the member below which to begin or ''; limit; how many to look at;
---       before or ''; id or ''; 1 if the rows are wanted; then for each facet the number of its forms, and these
+--       before or ''; id or ''; 1 if the rows are wanted; then for each facet
+--       how many texts follow: how it begins, and its forms
 
 local kind, ns, after, limit, budget, before, id, rows = unpack(ARGV, 1, 8)
 limit, budget = tonumber(limit), tonumber(budget)
@@ -29,13 +30,14 @@ local function precedes(space, key)
   return less(key, bound)
 end
 
+-- Whether no facet of a row differs from those that are sought. A row may lack one: then only its header can tell.
 local function has_facets(value)
   local _, _, _, _, facets = struct.unpack('>dI4c0I4c0I4c0I4c0', value)
   local at = 9
   while at <= #ARGV do
     local last = at + ARGV[at]
-    local found = false
-    for form = at + 1, last do
+    local found = not string.find(facets, ARGV[at + 1], 1, true)
+    for form = at + 2, last do
       found = found or string.find(facets, ARGV[form], 1, true)
     end
     if not found then

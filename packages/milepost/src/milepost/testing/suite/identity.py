@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -10,6 +12,7 @@ import pytest
 from langgraph.checkpoint.base import ChannelVersions, CheckpointMetadata
 
 from milepost.errors import InvalidConfig, MilepostError, ThreadDeleted, TooLarge
+from milepost.places import COUNTERS
 from milepost.store import MAX_ID
 from milepost.testing.chain import Chain, at, checkpoint, id_of
 from milepost.testing.lab import Face, Lab
@@ -287,6 +290,38 @@ _NO_THREAD: list[Any] = [
 ]
 
 
+def _malformed(saver: Face, chain: Chain) -> Iterator[Callable[[], Awaitable[Any]]]:
+    """Calls with arguments that are not of the kind that is asked for."""
+    new, made = at("new"), checkpoint("a", {"x": 1})
+    for bad in map(untyped, (1, "x", [], ["x"], b"x", {1})):
+        yield partial(saver.put, new, bad, None, {})
+        yield partial(saver.put, new, made, bad or untyped((1,)), {})
+        yield partial(saver.put, new, made, None, bad)
+        yield partial(saver.put, new, {**made, "channel_values": bad}, None, {})
+        yield partial(saver.put, new, {**made, "channel_versions": bad}, None, {})
+        yield partial(saver.list, chain.latest, filter=bad)
+    for name in ("id", "channel_values", "channel_versions"):
+        yield partial(saver.put, new, untyped({key: value for key, value in made.items() if key != name}), None, {})
+    for metadata in map(
+        untyped, ({1: "x"}, {"parents": 1}, {"parents": {"": []}}, {COUNTERS: 1}, {COUNTERS: {"x": 1}})
+    ):
+        yield partial(saver.put, new, made, metadata)
+    for config in map(
+        untyped, ({"metadata": {1: "x"}}, {"metadata": 1}, {"configurable": {"thread_id": "new", 1: "x"}})
+    ):
+        yield partial(saver.put, untyped({**new, **config}), made)
+    for bad in map(untyped, (None, 1, "x", "xy", {"xy": 1}, [None], ["xy"], [("x",)], [(1, 2)])):
+        yield partial(saver.put_writes, chain.latest, bad)
+    for bad in map(untyped, (None, 1, "x", [None], [[]], [1])):
+        yield partial(saver.history, chain.latest, bad)
+    yield partial(saver.list, chain.latest, filter=untyped({1: 2}))
+    for bad in map(untyped, (None, 1, [])):
+        yield partial(saver.restore, bad)
+    for bad in map(untyped, (1, "x")):
+        yield partial(saver.maintain, progress=bad)
+        yield partial(saver.maintain, clock=bad)
+
+
 class BadInput(Behaviours):
     """A typed error before anything is written, and nothing lost."""
 
@@ -305,6 +340,13 @@ class BadInput(Behaviours):
             with pytest.raises(InvalidConfig):
                 await saver.list(config)
         assert (await saver.stats())[:4] == (0, 0, 0, 0)
+
+    async def test_what_is_no_listener_and_no_version(self, lab: Lab) -> None:
+        with pytest.raises(InvalidConfig):
+            lab.saver.saver.observe(untyped(1))
+        for version in ([], b"x", {}, object()):
+            with pytest.raises(InvalidConfig):
+                lab.saver.saver.get_next_version(version, None)
 
     async def test_the_rest_of_the_table(self, lab: Lab) -> None:
         saver = lab.saver
@@ -333,6 +375,7 @@ class BadInput(Behaviours):
             lambda: saver.put(at("thread"), checkpoint("", {})),
             lambda: saver.put(at("thread"), checkpoint(untyped(None), {})),
             lambda: saver.stats("a\x00"),
+            *_malformed(saver, chain),
         ]  # fmt: skip
         for number, call in enumerate(calls):
             with pytest.raises(MilepostError) as caught:

@@ -256,6 +256,18 @@ class Listing(Behaviours):
         assert await saver.ids(chain.latest, filter={"score": 1, "step": 6}) == ["0006"]
         assert await saver.ids(chain.latest, filter={"score": 1, "step": 7}) == []
 
+    async def test_filters_compare_arrays_as_wholes(self, lab: Lab) -> None:
+        chain = Chain(lab.saver)
+        numpy = pytest.importorskip("numpy")
+        values = (numpy.arange(3), numpy.arange(2), numpy.array([0, 1, 3]), numpy.array(1), 1, "x")
+        for value in values:
+            await chain.put({}, metadata={"x": value})
+        for wanted, ids in (
+            (numpy.arange(3), ["0001"]), (numpy.arange(2), ["0002"]), (numpy.zeros(3), []), (numpy.zeros(0), []),
+            (1, ["0005", "0004"]), (numpy.array(1), ["0005", "0004"]), ("x", ["0006"]), (None, []),
+        ):  # fmt: skip
+            assert await lab.saver.ids(chain.latest, filter={"x": wanted}) == ids, wanted
+
     async def test_filters_with_limit_and_before(self, lab: Lab) -> None:
         chain = Chain(lab.saver)
         for number in range(30):
