@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 from milepost.callstore import UNSETTLED, CallAnswer, CallChange, CallPage, CallQuery, CallRow
-from milepost.errors import ThreadDeleted
+from milepost.fences import thread_deleted
 
 from milepost_postgres import wire
 from milepost_postgres.leases import Answers, refuse_late
@@ -72,12 +72,7 @@ def answer(thread: str, change: CallChange, fence: int | None, answers: Answers)
     ((now, later, dead, *found),) = answers[-2] if looks_around else answers[-1]
     refuse_late(thread, fence, later)
     if dead is not None:
-        raise ThreadDeleted(
-            f"thread {thread!r} was deleted: a call descends from its former checkpoint {dead!r} and was not recorded. "
-            "Start a new run on the thread without a checkpoint id.",
-            thread=thread,
-            checkpoint=dead,
-        )
+        raise thread_deleted(thread, "a call", dead)
     if found[0] is None:
         kin = tuple(row(thread, columns) for columns in answers[-1]) if looks_around else ()
         return CallAnswer(False, None, now, kin)

@@ -9,8 +9,8 @@ from itertools import starmap
 from typing import Any, cast
 
 from milepost.callstore import CallAnswer, CallChange, CallPage, CallQuery, unsettled
-from milepost.errors import Conflict, ThreadDeleted
-from milepost.fences import Lease, head_moved
+from milepost.errors import Conflict
+from milepost.fences import Lease, head_moved, thread_deleted
 from milepost.store import (
     TOMBSTONE_IDS,
     Batch,
@@ -554,12 +554,7 @@ def _onward(
 
 def _refuse(thread: str, dead: str | None, what: str) -> None:
     if dead is not None:
-        raise ThreadDeleted(
-            f"thread {thread!r} was deleted: {what} descends from its former checkpoint {dead!r} and was not stored. "
-            "Start a new run on the thread without a checkpoint id.",
-            thread=thread,
-            checkpoint=dead,
-        )
+        raise thread_deleted(thread, what, dead)
 
 
 def _batch_parameters(thread: str, batch: Batch) -> Parameters:

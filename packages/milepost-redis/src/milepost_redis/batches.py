@@ -17,6 +17,34 @@ VOLUME: Final = 2 << 20
 T = TypeVar("T")
 
 
+def droppings(drop: Drop) -> Iterator[list[bytes]]:
+    """What the script `drop` is given, behind the token and the fresh generation: once, or where it is much several times.
+    Then the packs come last, and one that is written anew goes in the step in which the new ones come: what is left when
+    one step is the last to be carried out is whole."""
+    places = [wire.place(ns, id) for ns, id in drop.checkpoints]
+    parents = [part for ns, id, to in drop.parents for part in (wire.place(ns, id), wire.parent(to))]
+    gone = [wire.member(span) for span in drop.packs]
+    if len(parents) + len(places) + len(gone) + len(drop.repacked) <= 2 * BATCH:
+        yield _dropping(places, parents, gone, drop.repacked)
+        return
+    for some in slices(parents, 2 * BATCH):
+        yield _dropping(parents=some)
+    for some in slices(places, BATCH):
+        yield _dropping(places=some)
+    for some, packs in exchanges(drop):
+        yield _dropping(gone=some, repacked=packs)
+
+
+def _dropping(
+    places: Sequence[bytes] = (),
+    parents: Sequence[bytes] = (),
+    gone: Sequence[bytes] = (),
+    repacked: Sequence[Pack] = (),
+) -> list[bytes]:
+    counts = (b"%d" % len(places), b"%d" % (len(parents) // 2), b"%d" % len(gone))
+    return [*counts, *places, *parents, *gone, *flat(repacked)]
+
+
 def exchanges(drop: Drop) -> Iterator[tuple[list[bytes], list[Pack]]]:
     """Packs that go with those that come in their place, and then the packs that go for good."""
     spans: list[tuple[Span, Pack | None]] = [(span, None) for span in drop.packs]

@@ -19,7 +19,7 @@ from milepost.callstore import (
     owner_of,
     unsettled,
 )
-from milepost.errors import ThreadDeleted
+from milepost.fences import thread_deleted
 
 from milepost_redis import wire
 from milepost_redis.leases import refuse_late
@@ -97,13 +97,7 @@ class Calls:
         refuse_late(thread, fence, reply)
         status = reply[0]
         if status == b"dead":
-            dead = reply[1].decode()
-            raise ThreadDeleted(
-                f"thread {thread!r} was deleted: a call descends from its former checkpoint {dead!r} and was not "
-                "recorded. Start a new run on the thread without a checkpoint id.",
-                thread=thread,
-                checkpoint=dead,
-            )
+            raise thread_deleted(thread, "a call", reply[1].decode())
         (now,) = _TIME.unpack(reply[1])
         if status == b"none":
             return CallAnswer(False, None, now)

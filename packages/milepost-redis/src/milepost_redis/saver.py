@@ -16,8 +16,9 @@ from milepost.saver import Saver
 from milepost.store import Port, Store
 
 from milepost_redis.driver import AsyncEngine, AsyncPort, BlockingPort, Durability, Engine
+from milepost_redis.layout import Layout
 from milepost_redis.opening import Servers, Settings, servers_of, servers_of_clients
-from milepost_redis.store import Layout, RedisStore
+from milepost_redis.store import RedisStore
 from milepost_redis.trouble import closed
 
 _UNITS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}

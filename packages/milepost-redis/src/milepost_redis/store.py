@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final, TypeVar, cast
 
 from milepost.callstore import CallAnswer, CallChange, CallPage, CallQuery
-from milepost.errors import Conflict, InvalidConfig, ThreadDeleted, Unavailable
+from milepost.errors import Conflict, InvalidConfig
 from milepost.fences import Lease
 from milepost.observe import log
 from milepost.store import (
@@ -36,13 +35,13 @@ from milepost.store import (
 )
 
 from milepost_redis import leases, wire
-from milepost_redis.batches import BATCH, exchanges, flat, slices, volumes
+from milepost_redis.batches import BATCH, droppings, flat, slices, volumes
 from milepost_redis.calls import Calls
+from milepost_redis.layout import Layout
 from milepost_redis.listing import Found, Lister
 from milepost_redis.request import Call, Command, Request, Step
 from milepost_redis.scripts import scripts
-from milepost_redis.trouble import lost, newer
-from milepost_redis.wire import Tag
+from milepost_redis.trouble import restless, status_of
 
 T = TypeVar("T")
 
@@ -50,28 +49,6 @@ _STEPS: Final = 200
 """How many ancestors one script follows."""
 _TRIES: Final = 8
 _OLDEST: Final = (6, 2)
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Where a store's keys are, and how long they live."""
-
-    prefix: str = "milepost"
-    ttl: bytes = b""
-    """Milliseconds after its last use when a thread expires, or nothing."""
-    refreshes: bool = False
-    """Whether reading a thread counts as use."""
-    exempts: bool = False
-    """Whether a thread that waits for somebody does not expire."""
-    spread: bool = False
-    """Whether the index of threads may lie on another node than a thread."""
-    volatile: bool = False
-    """Whether it is meant that nothing is kept on a disk."""
-    looked: list[str] = field(default_factory=list, compare=False)
-    """The versions of the server that were seen."""
-
-    def tag(self, thread: str) -> Tag:
-        return Tag(self.prefix, thread)
 
 
 class RedisStore:
@@ -140,7 +117,7 @@ class RedisStore:
         )
         leases.refuse_late(thread, fence, reply)
         leases.refuse_moved(thread, row.parent, reply)
-        status = self._status(thread, reply, f"checkpoint {row.id!r}")
+        status = status_of(thread, reply, f"checkpoint {row.id!r}")
         if status == b"ok":
             await self._enrol(thread, *reply[2:4])
         return Put(status == b"stale", wire.number(reply[1]))
@@ -174,7 +151,7 @@ class RedisStore:
             *arguments,
         )
         leases.refuse_late(thread, fence, reply)
-        if self._status(thread, reply, f"writes of checkpoint {checkpoint!r}") == b"stale":
+        if status_of(thread, reply, f"writes of checkpoint {checkpoint!r}") == b"stale":
             return Wrote(True, wire.number(reply[1]), ())
         await self._enrol(thread, *reply[2:4])
         return Wrote(False, wire.number(reply[1]), tuple(map(bool, reply[4])))
@@ -184,12 +161,12 @@ class RedisStore:
         for _ in range(_TRIES):
             call = self._read_call("get", thread, self._read_ttl(), b"", b"1", *at)
             reply = (await self._steps("read a checkpoint", call))[0]
-            if self._status(thread, reply) == b"none" or not reply[2]:
+            if status_of(thread, reply) == b"none" or not reply[2]:
                 return None
             packs = await self._rest(thread, reply[1], reply[3], reply[4])
             if packs is not None:
                 return Loaded(tuple(_snapshots(thread, reply[1], reply[2])), {thread: packs})
-        raise self._restless(thread)
+        raise restless(thread, _TRIES)
 
     async def page(self, query: Query, after: tuple[str, ...] | None, limit: int, *, items: bool = True) -> Loaded:
         found, cursor, damage = await self._lister.find(query, after, min(limit, BATCH))
@@ -216,7 +193,7 @@ class RedisStore:
         for _ in range(_TRIES):
             call = self._read_call("get", thread, self._read_ttl(), b"", b"", b"named", *places)
             reply = (await self._steps("list checkpoints", call))[0]
-            if self._status(thread, reply) == b"none":
+            if status_of(thread, reply) == b"none":
                 return Loaded((), {})
             snapshots = _snapshots(thread, reply[1], reply[2])
             if not items:
@@ -225,7 +202,7 @@ class RedisStore:
             packs = await self._fetch(thread, merge_spans(chain.from_iterable(rows)), reply[1])
             if packs is not None:
                 return Loaded(tuple(snapshots), {thread: packs})
-        raise self._restless(thread)
+        raise restless(thread, _TRIES)
 
     async def lineage(
         self,
@@ -251,20 +228,20 @@ class RedisStore:
                 *wanted,
             )
             reply = (await self._steps("read a lineage", call))[0]
-            if self._status(thread, reply) == b"none":
+            if status_of(thread, reply) == b"none":
                 return None
             packs = await self._rest(thread, reply[1], reply[3], reply[4])
             if packs is not None:
                 cursor = (reply[5].decode(),) if reply[5] else None
                 return Loaded(tuple(_snapshots(thread, reply[1], reply[2])), {thread: packs}, cursor)
-        raise self._restless(thread)
+        raise restless(thread, _TRIES)
 
     async def fetch(self, thread: str, spans: Sequence[Span]) -> Sequence[Pack]:
         for _ in range(_TRIES):
             packs = await self._fetch(thread, spans, b"")
             if packs is not None:
                 return packs
-        raise self._restless(thread)
+        raise restless(thread, _TRIES)
 
     async def threads(self, after: tuple[str, ...] | None, limit: int, prefix: str = "") -> ThreadPage:
         names = await self._lister.names(after[0] if after else None, min(limit, BATCH), prefix)
@@ -279,7 +256,7 @@ class RedisStore:
         if reply[0] == b"lost":
             # What is left of it cannot be told; that it is there can.
             return ThreadRow(thread, "", 0, 0, 0, 0, 0.0, 0.0, waiting=False)
-        self._status(thread, reply)
+        status_of(thread, reply)
         head, heads, lease, leased = wire.head(reply[1]), list(reply[2]), wire.lease(reply[3]), bool(reply[4])
         while len(reply[2]) == BATCH:
             call = self._heads_call(thread, reply[2][-1][0] + wire.NUL)
@@ -338,7 +315,7 @@ class RedisStore:
     async def _walk(self, op: str, thread: str, kinds: bytes, after: bytes, room: int, *, items: bool) -> Any:
         call = self._read_call("walk", thread, kinds, after, b"%d" % room, b"1" if items else b"")
         reply = (await self._steps(op, call))[0]
-        self._status(thread, reply)
+        status_of(thread, reply)
         return reply
 
     async def outline(self, thread: str) -> Outline | None:
@@ -350,7 +327,7 @@ class RedisStore:
         while kinds:
             call = self._read_call("outline", thread, kinds, after, b"%d" % BATCH)
             reply = (await self._steps("outline a thread", call))[0]
-            if self._status(thread, reply) == b"none":
+            if status_of(thread, reply) == b"none":
                 return None
             _, current, found, members, kinds, after = reply
             token = token or current
@@ -363,7 +340,7 @@ class RedisStore:
         found: list[Any] = []
         for some in slices([wire.place(ns, id) for ns, id in places], BATCH):
             reply = (await self._steps("read checkpoints", self._read_call("rows", thread, *some)))[0]
-            self._status(thread, reply)
+            status_of(thread, reply)
             found += reply[1]
         return Batch(
             rows=tuple(wire.checkpoint(at, row) for at, row, *_ in found if row),
@@ -372,26 +349,11 @@ class RedisStore:
 
     async def drop(self, thread: str, drop: Drop, token: str) -> str | None:
         """In one script, or in several where it is much. Each of them raises the generation, and the packs come last: so
-        nobody who reads in between can refer to a pack that goes. A pack that is written anew goes in the script in which
-        the new ones come: what is left when one script is the last to be carried out is whole."""
-        parents = [part for ns, id, to in drop.parents for part in (wire.place(ns, id), wire.parent(to))]
-        places = [wire.place(ns, id) for ns, id in drop.checkpoints]
-        gone = [wire.member(span) for span in drop.packs]
-        nothing: list[bytes] = []
-        if len(parents) + len(places) + len(gone) + len(drop.repacked) <= 2 * BATCH:
-            batches = [(places, parents, gone, flat(drop.repacked))]
-        else:
-            batches = [
-                *((nothing, part, nothing, nothing) for part in slices(parents, 2 * BATCH)),
-                *((part, nothing, nothing, nothing) for part in slices(places, BATCH)),
-                *((nothing, nothing, some, flat(packs)) for some, packs in exchanges(drop)),
-            ]
+        nobody who reads in between can refer to a pack that goes."""
         current = bytes.fromhex(token)
-        for leaving, children, packs, repacked in batches:
-            counts = (b"%d" % len(leaving), b"%d" % (len(children) // 2), b"%d" % len(packs))
-            arguments = (current, _fresh(), *counts, *leaving, *children, *packs, *repacked)
-            reply = await self._write("drop checkpoints", "drop", thread, *arguments)
-            if self._status(thread, reply) == b"moved":
+        for parts in droppings(drop):
+            reply = await self._write("drop checkpoints", "drop", thread, current, _fresh(), *parts)
+            if status_of(thread, reply) == b"moved":
                 return None
             if reply[2]:
                 await self._strike(thread)
@@ -442,7 +404,7 @@ class RedisStore:
             reply = await self._write(
                 "load a thread", "load", thread, self._layout.ttl, _fresh(), thread.encode(), *arguments
             )
-            self._status(thread, reply)
+            status_of(thread, reply)
             await self._enrol(thread, *reply[2:4])
         await self._calls.load(thread, batch.calls)
 
@@ -485,7 +447,7 @@ class RedisStore:
         parts = [*wire.packs_of(batch), *wire.rows_of(batch), *wire.writes_of(batch)]
         arguments = [word for part in parts for word in part]
         reply = await self._write("rewrite checkpoints", "rewrite", thread, bytes.fromhex(token), *arguments)
-        if self._status(thread, reply) == b"moved":
+        if status_of(thread, reply) == b"moved":
             return None
         after: bytes = reply[1]
         return after.hex()
@@ -530,23 +492,6 @@ class RedisStore:
     def _read_ttl(self) -> bytes:
         return self._layout.ttl if self._layout.refreshes else b""
 
-    def _status(self, thread: str, reply: Any, what: str = "") -> bytes:
-        """What a script answered, unless that is an error."""
-        status: bytes = reply[0]
-        if status == b"dead":
-            dead = reply[1].decode()
-            raise ThreadDeleted(
-                f"thread {thread!r} was deleted: {what} descends from its former checkpoint {dead!r} and was not "
-                "stored. Start a new run on the thread without a checkpoint id.",
-                thread=thread,
-                checkpoint=dead,
-            )
-        if status == b"lost":
-            raise lost(thread)
-        if status == b"new":
-            raise newer(thread)
-        return status
-
     # The index.
 
     async def _enrol(self, thread: str, made: int, listed: int) -> None:
@@ -554,7 +499,7 @@ class RedisStore:
         if not listed:
             await self._steps("list a thread", Command((b"ZADD", self._index, b"0", thread.encode())))
             # Only now: whoever is interrupted before leaves it to the next one who writes to the thread.
-            self._status(thread, await self._write("list a thread", "listed", thread))
+            status_of(thread, await self._write("list a thread", "listed", thread))
         if made and self._layout.ttl:
             await self._calls.forget(await self._lister.sweep())
 
@@ -571,7 +516,7 @@ class RedisStore:
             return []
         call = self._read_call("fetch", thread, generation, wire.spans(sorted(spans)))
         reply = (await self._steps("read items", call))[0]
-        status = self._status(thread, reply)
+        status = status_of(thread, reply)
         if status != b"ok":
             return None if status == b"stale" else []
         return await self._rest(thread, reply[1], reply[2], reply[3])
@@ -583,18 +528,11 @@ class RedisStore:
         found = {(pack.writer, pack.first): pack for pack in wire.packs(first)}
         while rest:
             reply = (await self._steps("read items", self._read_call("fetch", thread, generation, rest)))[0]
-            if self._status(thread, reply) != b"ok":
+            if status_of(thread, reply) != b"ok":
                 return None
             found |= {(pack.writer, pack.first): pack for pack in wire.packs(reply[2])}
             rest = reply[3]
         return list(found.values())
-
-    def _restless(self, thread: str) -> Unavailable:
-        return Unavailable(
-            f"thread {thread!r} was changed {_TRIES} times while it was read: try again when it is quiet",
-            backend="redis",
-            op="read",
-        )
 
 
 def _fresh() -> bytes:

@@ -4,9 +4,11 @@ server's message."""
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
 from milepost.errors import Corrupt, FormatTooNew, InvalidConfig, MilepostError, Unavailable
+from milepost.fences import thread_deleted
 from redis import exceptions
 
 
@@ -134,3 +136,24 @@ def newer(thread: str) -> FormatTooNew:
         found=None,
         supported=1,
     )
+
+
+def restless(thread: str, times: int) -> Unavailable:
+    """For a thread that is changed again and again while it is read."""
+    return Unavailable(
+        f"thread {thread!r} was changed {times} times while it was read: try again when it is quiet",
+        backend="redis",
+        op="read",
+    )
+
+
+def status_of(thread: str, reply: Sequence[Any], what: str = "") -> bytes:
+    """What a script answered; `what` it was to write. Raises what stands for an error, such as `ThreadDeleted`."""
+    status: bytes = reply[0]
+    if status == b"dead":
+        raise thread_deleted(thread, what, reply[1].decode())
+    if status == b"lost":
+        raise lost(thread)
+    if status == b"new":
+        raise newer(thread)
+    return status

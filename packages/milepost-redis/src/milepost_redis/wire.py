@@ -146,7 +146,7 @@ def rest(row: CheckpointRow) -> bytes:
 
 def checkpoint(place: bytes, value: bytes) -> CheckpointRow:
     """A checkpoint as it is stored at `place`."""
-    ns, _, id = place.decode().partition("\0")
+    ns, id = named(place)
     (at,) = _TIME.unpack_from(value)
     reader = _Reader(value, _TIME.size)
     key, parent, spans, facets = reader.frame(), reader.frame(), reader.frame(), reader.frame()
@@ -164,7 +164,7 @@ def checkpoint(place: bytes, value: bytes) -> CheckpointRow:
 
 def mark(place: bytes, row: bytes, size: int, pinned: bytes, writes: int, written: int) -> Mark:
     """A checkpoint as the script `outline` tells it."""
-    ns, _, id = place.decode().partition("\0")
+    ns, id = named(place)
     (at,) = _TIME.unpack_from(row)
     reader = _Reader(row, _TIME.size)
     key, parent = reader.frame().decode(), reader.frame().decode()

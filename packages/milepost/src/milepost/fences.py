@@ -1,4 +1,5 @@
-"""Leases as a store keeps them: who drives a thread, and the fence that tells an owner from those before him.
+"""Who may write to a thread: leases as a store keeps them, with the fence that tells an owner from those before him; and
+the errors of writes that come too late.
 
 Stores that decide in Python use these functions; the others say the same in their own language.
 """
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from milepost.errors import Conflict, LeaseLost
+from milepost.errors import Conflict, LeaseLost, ThreadDeleted
 
 
 class Lease(NamedTuple):
@@ -78,6 +79,16 @@ def lease_lost(thread: str, fence: int, found: int) -> LeaseLost:
         thread=thread,
         fence=fence,
         found=found,
+    )
+
+
+def thread_deleted(thread: str, what: str, former: str) -> ThreadDeleted:
+    """The error for `what`, which descends from a checkpoint that the thread had before it was deleted."""
+    return ThreadDeleted(
+        f"thread {thread!r} was deleted: {what} descends from its former checkpoint {former!r} and was not stored. Start "
+        "a new run on the thread without a checkpoint id.",
+        thread=thread,
+        checkpoint=former,
     )
 
 
