@@ -5,9 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from milepost.callstore import CallAnswer, CallChange, CallRow
-from milepost.errors import ThreadDeleted
-from milepost.fences import refuse_moved
-from milepost.store import Batch, CheckpointRow, Drop, Pack, Put, Span, Tombstone, WriteRow, Wrote, sort_key
+from milepost.fences import refuse_moved, thread_deleted
+from milepost.store import (
+    Batch,
+    CheckpointRow,
+    Drop,
+    Pack,
+    Put,
+    Span,
+    Tombstone,
+    WriteRow,
+    Wrote,
+    sort_key,
+)
 
 from milepost_files import frames
 from milepost_files.calls import Decision, kept, whole
@@ -45,7 +55,7 @@ class PutCheckpoint(Change):
         if self._fence is not None:
             refuse_late(self._thread, index, self._fence)
         parents = row.ancestors if row.parent is None else (row.parent, *row.ancestors)
-        _refuse_deleted(self._thread, index, parents, now)
+        _refuse_deleted(self._thread, index, (*parents, row.id), now, f"checkpoint {row.id!r}", own=row.id)
         if self._generation is not None and self._generation != index.generation:
             self.answer = Put(stale=True, generation=_generation(index))
             return None
@@ -90,7 +100,7 @@ class PutWrites(Change):
     def decide(self, index: Index, read: Read, now: float) -> FrameDraft | None:
         if self._fence is not None:
             refuse_late(self._thread, index, self._fence)
-        _refuse_deleted(self._thread, index, (self._place[1],), now)
+        _refuse_deleted(self._thread, index, self._place[1:], now, f"a write of checkpoint {self._place[1]!r}")
         if self._generation is not None and self._generation != index.generation:
             self.answer = Wrote(stale=True, generation=_generation(index), accepted=(False,) * len(self._rows))
             return None
@@ -200,7 +210,7 @@ class ChangeCall(Change):
     def decide(self, index: Index, read: Read, now: float) -> FrameDraft | None:
         if self._fence is not None:
             refuse_late(self._thread, index, self._fence)
-        _refuse_deleted(self._thread, index, self._after, now)
+        _refuse_deleted(self._thread, index, self._after, now, "a call")
         decision = Decision(self._thread, index.calls, read, lost=index.lost >= 0)
         self.answer, draft = decision.make(self._change, self._beside, now)
         return None if draft is None else ([draft[0]], draft[1])
@@ -258,18 +268,15 @@ def _generation(index: Index) -> int:
     return index.generation if index.end else -1
 
 
-def _refuse_deleted(thread: str, index: Index, ids: Iterable[str], now: float) -> None:
+def _refuse_deleted(
+    thread: str, index: Index, ids: Iterable[str], now: float, what: str, own: str | None = None
+) -> None:
     tombstone = index.tombstone
     if tombstone is None or tombstone.over(now):
         return
     for id in ids:
-        if tombstone.refuses(id, stored=False) and not index.has(id):
-            raise ThreadDeleted(
-                f"thread {thread!r} was deleted, and this write descends from its checkpoint {id!r} of before that; "
-                "start a new run on the thread without a checkpoint_id",
-                thread=thread,
-                checkpoint=id,
-            )
+        if tombstone.refuses(id, stored=False, own=id == own) and not index.has(id):
+            raise thread_deleted(thread, what, id)
 
 
 def _checkpoint_record(row: CheckpointRow, key: str, at: float, blob: bytes) -> Record:

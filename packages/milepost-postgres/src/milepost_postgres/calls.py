@@ -34,6 +34,7 @@ def request(
         "fresh": fresh,
         "fence": wire.int8(fence),
         "named": wire.texts(after),
+        "own": None,
         "key": wire.digest(change.key),
         "key_text": wire.text(change.key),
         "generation": wire.int8(change.generation),

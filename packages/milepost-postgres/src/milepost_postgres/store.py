@@ -89,7 +89,7 @@ class PostgresStore:
     ) -> Put:
         named = [id for id in (row.parent, *row.ancestors) if id]
         parameters: Parameters = {
-            **self._writer(thread, generation, fence, named),
+            **self._writer(thread, generation, fence, named, own=row.id),
             "place": wire.place(row.ns, row.id),
             "above": None if row.parent is None else wire.place(row.ns, row.parent),
             "ns": wire.text(row.ns),
@@ -389,7 +389,9 @@ class PostgresStore:
             for row in sorted(found.kinds[CHECKPOINT], key=lambda row: row.ref)
         ]
 
-    def _writer(self, thread: str, generation: int | None, fence: int | None, named: Iterable[str]) -> Parameters:
+    def _writer(
+        self, thread: str, generation: int | None, fence: int | None, named: Iterable[str], own: str | None = None
+    ) -> Parameters:
         """What every put says: to which thread, made with which numbers, under which lease, descending from whom."""
         return {
             "thread": wire.digest(thread),
@@ -399,6 +401,7 @@ class PostgresStore:
             "fresh": _fresh(),
             "stamp": _fresh(),
             "named": wire.texts(named),
+            "own": wire.text(own),
         }
 
     async def _write(

@@ -89,7 +89,7 @@ class MemoryStore(MemoryCalls):
         def step() -> Put:
             data.refuse_the_late(thread, fence)
             named = [id for id in (row.parent, *row.ancestors) if id]
-            data.refuse_the_dead(thread, row.ns, named, f"checkpoint {row.id!r}")
+            data.refuse_the_dead(thread, row.ns, named, f"checkpoint {row.id!r}", own=row.id)
             if generation is not None and generation != (current := data.generation(thread)):
                 return Put(True, current)
             place = data.open(thread)

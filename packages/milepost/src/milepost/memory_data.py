@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from milepost.callstore import CallTable
-from milepost.errors import ThreadDeleted
-from milepost.fences import NOBODY, Lease, lease_lost
+from milepost.fences import NOBODY, Lease, lease_lost, thread_deleted
 from milepost.store import (
     CheckpointRow,
     Pack,
@@ -198,20 +197,15 @@ class Data:
         while stones[oldest := next(iter(stones))].over(now):
             del stones[oldest]
 
-    def refuse_the_dead(self, thread: str, ns: str, named: Iterable[str], what: str) -> None:
+    def refuse_the_dead(self, thread: str, ns: str, named: Iterable[str], what: str, own: str | None = None) -> None:
         tombstone = self.tombstones.get(thread)
         if tombstone is None or tombstone.over(self.clock()):
             return
         alive = self.threads.get(thread)
-        for id in named:
+        for id in (*named, *(() if own is None else (own,))):
             stored = alive is not None and any((space, id) in alive.rows for space in {ns, *alive.order})
-            if tombstone.refuses(id, stored=stored):
-                raise ThreadDeleted(
-                    f"thread {thread!r} was deleted: {what} descends from its former checkpoint {id!r} and was not "
-                    "stored. Start a new run on the thread without a checkpoint id.",
-                    thread=thread,
-                    checkpoint=id,
-                )
+            if tombstone.refuses(id, stored=stored, own=id == own):
+                raise thread_deleted(thread, what, id)
 
 
 def _insort(ascending: list[Any], value: object) -> None:

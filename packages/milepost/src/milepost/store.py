@@ -318,7 +318,7 @@ class Store(Protocol):
         A replaced checkpoint keeps its sort key and its time. Packs that are stored already are left alone.
 
         Raises `LeaseLost` when the thread's lease has a fence greater than `fence`, `ThreadDeleted` by the tombstone
-        rule (`Tombstone.refuses`) for ``row.parent`` and ``row.ancestors``, and `Conflict` when `heads` are given, the
+        rule (`Tombstone.refuses`) for ``row.id``, ``row.parent`` and ``row.ancestors``, and `Conflict` when `heads` are given, the
         checkpoint is new, and the namespace has a latest checkpoint that is none of them.
         """
         ...
@@ -497,12 +497,16 @@ class Tombstone:
         """Whether it counts no more."""
         return now - self.at >= TOMBSTONE_LIFE
 
-    def refuses(self, id: str, *, stored: bool) -> bool:
-        """Whether a write that descends from `id` is of the thread's deleted past."""
+    def refuses(self, id: str, *, stored: bool, own: bool = False) -> bool:
+        """Whether a write that descends from `id` is of the thread's deleted past; with `own`, a put of `id` itself.
+
+        A put's own id counts only if it is remembered: where it is less than `floor`, it may be that of a new run on a
+        machine whose clock is behind.
+        """
         if stored:
             return False
         place = bisect.bisect_left(self.ids, id)
-        return id < self.floor or (place < len(self.ids) and self.ids[place] == id)
+        return (id < self.floor and not own) or (place < len(self.ids) and self.ids[place] == id)
 
 
 def sort_key(id: str, parent_key: str | None) -> str:

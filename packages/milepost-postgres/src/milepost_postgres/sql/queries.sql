@@ -44,12 +44,14 @@ made AS (
 ), {refused}
 
 -- part: refused
--- The first of the checkpoints that a write descends from which is of the thread's deleted past.
+-- The first of the checkpoints that a write descends from which is of the thread's deleted past, or the one that is put.
 refused AS (
     SELECT named.id
-    FROM here, unnest(%(named)s::text[]) WITH ORDINALITY AS named (id, nr)
+    FROM here, (
+        SELECT * FROM unnest(%(named)s::text[]) WITH ORDINALITY UNION ALL SELECT %(own)s::text, NULL
+    ) AS named (id, nr)
     WHERE here.tombstone IS NOT NULL AND NOT {forgotten}
-        AND (named.id < here.floor OR named.id = ANY (here.tombstone))
+        AND (named.nr IS NOT NULL AND named.id < here.floor OR named.id = ANY (here.tombstone))
         AND NOT EXISTS (SELECT FROM {checkpoint} c WHERE c.thread = here.key AND c.id = named.id)
     ORDER BY named.nr
     LIMIT 1

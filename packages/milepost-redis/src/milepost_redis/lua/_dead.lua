@@ -14,8 +14,8 @@ local function stored(ns, id)
   return false
 end
 
--- The first of `ids` that belongs to the thread's deleted past, or nil.
-local function first_dead(ns, ids)
+-- The first of `ids` that belongs to the thread's deleted past, or `own`, if a put of it would bring that back; or nil.
+local function first_dead(ns, ids, own)
   if call('EXISTS', TOMB) == 0 then
     return nil
   end
@@ -25,5 +25,5 @@ local function first_dead(ns, ids)
       return id
     end
   end
-  return nil
+  return own and call('ZSCORE', TOMB, 'i' .. own) and not stored(ns, own) and own or nil
 end

@@ -13,7 +13,7 @@ if found then
   return {'late', found}
 end
 local packs = 12 + ARGV[11]
-local dead = first_dead(ns, {unpack(ARGV, 12, packs - 1)})
+local dead = first_dead(ns, {unpack(ARGV, 12, packs - 1)}, id)
 if dead then
   return {'dead', dead}
 end

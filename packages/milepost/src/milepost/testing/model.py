@@ -85,7 +85,7 @@ class Model:
         metadata: Mapping[str, Any],
     ) -> None:
         thread = self.thread(name)
-        thread.refuse([parent])
+        thread.refuse([parent, place[1]])
         above = thread.rows.get((place[0], parent)) if parent is not None else None
         old = thread.rows.get(place)
         key = old.key if old else sort_key(place[1], above.key if above else parent)

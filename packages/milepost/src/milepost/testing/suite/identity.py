@@ -187,6 +187,24 @@ class Deletion(Behaviours):
             await lab.saver.put(old.at("0001"), checkpoint("0009", {}))
         assert await new.ids() == ["1002", "1001"]
 
+    async def test_what_was_deleted_is_not_put_again(self, lab: Lab) -> None:
+        chain = Chain(lab.saver)
+        await chain.put({"x": 1}, id="a")
+        await chain.put({"x": 2}, id="b")
+        await Chain(lab.saver, ns="sub").put({"x": 3}, id="c")
+        again = checkpoint("a", {"x": 1})
+        await lab.saver.put(at("thread"), again)
+        await lab.saver.delete_thread("thread")
+        async for saver in lab.views():
+            for id in ("a", "b", "c"):
+                with pytest.raises(ThreadDeleted, match=f"checkpoint '{id}' was there before"):
+                    await saver.put(at("thread"), checkpoint(id, {"x": 1}))
+            assert await saver.threads() == ()
+        # Only what is remembered: a new run on a machine whose clock is behind is no late write.
+        await lab.saver.put(at("thread"), checkpoint("A", {"x": 1}))
+        with pytest.raises(ThreadDeleted):
+            await lab.saver.put(at("thread", "", "A"), again)
+
     async def test_deleted_twice(self, lab: Lab) -> None:
         first = Chain(lab.saver)
         await first.put({"x": 1}, id="a")
