@@ -13,8 +13,9 @@ from langgraph.checkpoint.base import DeltaChannelHistory
 from milepost import archive, maintenance, upkeep
 from milepost.codec.codec import of_checkpoint
 from milepost.errors import Conflict, InvalidConfig, MilepostError
-from milepost.operations import PAGE, TRIES, Operations, Side, restless
+from milepost.operations import PAGE, TRIES, Operations, restless
 from milepost.places import ATTACHMENTS, PINNED, Place
+from milepost.sides import Side
 from milepost.store import Query, merge_spans
 
 

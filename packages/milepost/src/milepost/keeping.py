@@ -21,9 +21,10 @@ from milepost.flavour import run
 from milepost.lease import ThreadLease
 from milepost.maintaining import MAINTAINER, TTL, Growth, Maintaining
 from milepost.migrating import MODES, Cursor, Migrated, Mode
-from milepost.operations import AsyncSide, BlockingSide, Operations
+from milepost.operations import Operations
 from milepost.places import check_callable, check_id, check_list, check_path, check_thread, place_of
 from milepost.retention import Retention
+from milepost.sides import AsyncSide, BlockingSide
 from milepost.tenants import TenantBackend
 from milepost.units import Duration, Size, seconds, size
 from milepost.upkeep import Erased, Hooks, Order, Progress, Report, Restored, policies_of

@@ -5,14 +5,10 @@ The blocking methods of `milepost.saver.Saver` run them to their end, the async 
 
 from __future__ import annotations
 
-import asyncio
-import os
-import weakref
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -24,27 +20,24 @@ from langgraph.checkpoint.base import (
 
 from milepost import maintenance
 from milepost.callstore import CALL_PAGE, CallQuery, CallStore
-from milepost.codec import Codec, Header, Memory, Vault
+from milepost.codec import Codec, Header, Memory
 from milepost.codec.codec import Draft, DraftWrite, of_checkpoint
 from milepost.codec.shelf import Shelf
 from milepost.collector import unhurried
 from milepost.equality import matches
 from milepost.errors import Conflict, Corrupt, InvalidConfig, MilepostError, Unserializable
-from milepost.heads import Heads
 from milepost.history import Walk, write_order
 from milepost.lease import fence_for
-from milepost.maintaining import Growth
 from milepost.migrating import Migrated, Migrator, Mode
-from milepost.observe import Event, Observers, Watch, log, thread_hash
-from milepost.pending import Op, Pending, running_loop
+from milepost.observe import Event, Watch, log, thread_hash
 from milepost.places import ATTACHMENTS, BEFORE, Place, channel_name, check_thread
 from milepost.schema import Schemas
 from milepost.schema.image import INTERRUPT, Image
 from milepost.schema.questions import asked_as, questions_of
 from milepost.schema.spaces import respaced
-from milepost.spaces import Spaces
+from milepost.shared import Shared
+from milepost.sides import Side
 from milepost.store import (
-    Backend,
     Loaded,
     Query,
     Snapshot,
@@ -61,110 +54,6 @@ PAGE = 64
 
 TRIES = 4
 """How often a put whose thread moves on to another generation is fitted to it, before everything is sent."""
-
-_LOOK_AGAIN = 0.5
-"""Seconds after which a wait makes sure that what it waits for can still happen."""
-
-
-class Side(Protocol):
-    """A store in one flavour, and how to wait in it."""
-
-    store: Store
-
-    async def wait(self, ops: Sequence[tuple[Op, Future[None]]]) -> None: ...
-
-
-class BlockingSide:
-    """For callers that block."""
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-
-    async def wait(self, ops: Sequence[tuple[Op, Future[None]]]) -> None:
-        here = running_loop()
-        for op, done in ops:
-            # What runs on this very loop cannot end while we block it.
-            while (here is None or op.loop is not here) and not op.abandoned:
-                with suppress(TimeoutError):
-                    done.result(_LOOK_AGAIN)
-                    break
-
-
-class AsyncSide:
-    """For callers in an event loop."""
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-
-    async def wait(self, ops: Sequence[tuple[Op, Future[None]]]) -> None:
-        for op, ended in ops:
-            done = asyncio.wrap_future(ended)
-            while not done.done() and not op.abandoned:
-                await asyncio.wait((done,), timeout=_LOOK_AGAIN)
-
-
-class Boundary(Protocol):
-    """What a ledger wants to know of the checkpoints of a saver."""
-
-    def committed(self, key: tuple[str, str, str]) -> None:
-        """The store has the checkpoint (thread, ns, id)."""
-        ...
-
-    def put_on(self, key: tuple[str, str, str]) -> None:
-        """A checkpoint is about to be put on top of this one. May raise."""
-        ...
-
-    def renew(self) -> None:
-        """The process was forked."""
-        ...
-
-
-class Shared:
-    """What a saver shares with its clones (LangGraph copies a saver for every call in strict mode)."""
-
-    def __init__(
-        self,
-        backend: Backend,
-        vault: Vault | None,
-        memory: Memory,
-        *,
-        setup: bool,
-        schemas: Schemas | None = None,
-        guards: bool = False,
-    ) -> None:
-        self.backend = backend
-        self.schemas = schemas
-        self.spaces = Spaces(schemas) if schemas is not None and schemas.renames_nodes else None
-        self.vault = vault
-        self.memory = memory
-        self.pending = Pending()
-        self.observers = Observers(backend.name)
-        self.boundary: Boundary | None = None
-        self.heads = Heads() if guards else None
-        self.growth: Growth | None = None
-        self.ready = not setup
-        _alive.add(self)
-
-    def renew(self) -> None:
-        """In a forked process: threads that held locks, or had writes on their way, are not there."""
-        self.pending.renew()
-        self.memory.renew()
-        if self.heads is not None:
-            self.heads.renew()
-        self.growth = None
-        if self.boundary is not None:
-            self.boundary.renew()
-
-
-_alive: weakref.WeakSet[Shared] = weakref.WeakSet()
-
-
-def _renew_in_child() -> None:
-    for shared in tuple(_alive):
-        shared.renew()
-
-
-os.register_at_fork(after_in_child=_renew_in_child)
 
 
 class Operations:

@@ -31,7 +31,7 @@ from milepost.flavour import run
 from milepost.keeping import Keeping
 from milepost.lease import ThreadLease, terms_of
 from milepost.observe import Listener
-from milepost.operations import AsyncSide, BlockingSide, Operations, Shared
+from milepost.operations import Operations
 from milepost.places import (
     Place,
     check_callable,
@@ -49,6 +49,8 @@ from milepost.places import (
     place_of,
 )
 from milepost.schema import Schema, Schemas
+from milepost.shared import Shared
+from milepost.sides import AsyncSide, BlockingSide
 from milepost.store import Backend, Query, Stats, Status, ThreadRow
 from milepost.tenants import TenantBackend
 

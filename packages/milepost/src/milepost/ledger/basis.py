@@ -38,8 +38,9 @@ from milepost.ledger.request import (
     OnOrphan,
 )
 from milepost.observe import Watch
-from milepost.operations import AsyncSide, BlockingSide, Operations
+from milepost.operations import Operations
 from milepost.places import check_id, check_thread
+from milepost.sides import AsyncSide, BlockingSide
 
 FIRST_LOOK, LAST_LOOK = 0.02, 0.5
 """Seconds between two looks at what another worker does: first, and at most."""

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from milepost.errors import InvalidConfig
-from milepost.operations import Side
+from milepost.sides import Side
 
 
 class Hands(Protocol):

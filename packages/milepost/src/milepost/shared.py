@@ -1,0 +1,80 @@
+"""What the clones of a saver have in common, and what a fork makes of it."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from typing import Protocol
+
+from milepost.codec import Memory, Vault
+from milepost.heads import Heads
+from milepost.maintaining import Growth
+from milepost.observe import Observers
+from milepost.pending import Pending
+from milepost.schema import Schemas
+from milepost.spaces import Spaces
+from milepost.store import Backend
+
+
+class Boundary(Protocol):
+    """What a ledger wants to know of the checkpoints of a saver."""
+
+    def committed(self, key: tuple[str, str, str]) -> None:
+        """The store has the checkpoint (thread, ns, id)."""
+        ...
+
+    def put_on(self, key: tuple[str, str, str]) -> None:
+        """A checkpoint is about to be put on top of this one. May raise."""
+        ...
+
+    def renew(self) -> None:
+        """The process was forked."""
+        ...
+
+
+class Shared:
+    """What a saver shares with its clones (LangGraph copies a saver for every call in strict mode)."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        vault: Vault | None,
+        memory: Memory,
+        *,
+        setup: bool,
+        schemas: Schemas | None = None,
+        guards: bool = False,
+    ) -> None:
+        self.backend = backend
+        self.schemas = schemas
+        self.spaces = Spaces(schemas) if schemas is not None and schemas.renames_nodes else None
+        self.vault = vault
+        self.memory = memory
+        self.pending = Pending()
+        self.observers = Observers(backend.name)
+        self.boundary: Boundary | None = None
+        self.heads = Heads() if guards else None
+        self.growth: Growth | None = None
+        self.ready = not setup
+        _alive.add(self)
+
+    def renew(self) -> None:
+        """In a forked process: threads that held locks, or had writes on their way, are not there."""
+        self.pending.renew()
+        self.memory.renew()
+        if self.heads is not None:
+            self.heads.renew()
+        self.growth = None
+        if self.boundary is not None:
+            self.boundary.renew()
+
+
+_alive: weakref.WeakSet[Shared] = weakref.WeakSet()
+
+
+def _renew_in_child() -> None:
+    for shared in tuple(_alive):
+        shared.renew()
+
+
+os.register_at_fork(after_in_child=_renew_in_child)
