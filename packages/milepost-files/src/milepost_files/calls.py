@@ -102,7 +102,7 @@ class CallIndex:
         before = old.row.match if old is not None else ""
         if before != row.match:
             if before:
-                self.matches[before].remove(row.key)
+                self._unmatch(before, row.key)
             if row.match:
                 self.matches.setdefault(row.match, []).append(row.key)
         self.spots[row.key] = spot
@@ -129,7 +129,13 @@ class CallIndex:
             for alias in spot.row.aliases:
                 del self.aliases[alias]
             if spot.row.match:
-                self.matches[spot.row.match].remove(key)
+                self._unmatch(spot.row.match, key)
+
+    def _unmatch(self, match: str, key: str) -> None:
+        alike = self.matches[match]
+        alike.remove(key)
+        if not alike:
+            del self.matches[match]
 
     def select(self, query: CallQuery, after: tuple[float, str] | None) -> list[CallSpot]:
         """The records that a query asks for after a (start, key), in this order."""

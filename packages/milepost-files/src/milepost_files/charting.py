@@ -18,6 +18,10 @@ _Outlined = tuple[str, list[tuple[str, Row]], dict[tuple[str, str], tuple[int, i
 """The token, checkpoints with their namespaces, number and bytes of the writes of each, and packs."""
 
 
+def _span(pack: PackPlace) -> Span:
+    return Span(*pack[2:])
+
+
 def chart(log: Log) -> Chart | None:
     """The verb `chart`."""
 
@@ -43,7 +47,7 @@ def chart(log: Log) -> Chart | None:
             generation=reader.generation,
             rows=tuple(reader.checkpoints(rows)),
             writes={(ns, id): tuple(reader.writes(writes)) for ns, id, writes in writes},
-            packs=tuple(Span(writer, first, count) for _, _, writer, first, count in packs),
+            packs=tuple(map(_span, packs)),
             sizes=tuple(length for _, length, *_ in packs),
         )
 
@@ -82,7 +86,7 @@ def outline(log: Log) -> Outline | None:
             generation=reader.generation,
             marks=marks,
             strays=written,
-            packs=tuple(Span(writer, first, count) for _, _, writer, first, count in packs),
+            packs=tuple(map(_span, packs)),
             sizes=tuple(length for _, length, *_ in packs),
         )
 

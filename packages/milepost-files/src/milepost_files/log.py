@@ -348,7 +348,10 @@ class Log:
                 self._handle = held
                 if not goes(self._catch_up(held), self.settings.clock()):
                     return False
-            return self._turns.remove(held) and (self._spare() or True)
+            removed = self._turns.remove(held)
+            if removed:
+                self._spare()
+            return removed
         finally:
             held.unlock()
             self.lose()

@@ -327,7 +327,7 @@ class CallTable:
             self.aliases[alias] = row.key
         self.rows[row.key] = row
         if old is not None and old.match and old.match != row.match:
-            self.matches[old.match].pop(row.key, None)
+            self._unmatch(old)
 
     def forget(self, calls: Iterable[tuple[str, int]]) -> None:
         """See `CallStore.forget`."""
@@ -338,8 +338,13 @@ class CallTable:
             del self.rows[key]
             for alias in row.aliases:
                 self.aliases.pop(alias, None)
-            if row.match:
-                self.matches[row.match].pop(key, None)
+            self._unmatch(row)
+
+    def _unmatch(self, row: CallRow) -> None:
+        alike = self.matches.get(row.match, {})
+        alike.pop(row.key, None)
+        if not alike:
+            self.matches.pop(row.match, None)
 
     def kin(self, match: str, beside: Collection[str]) -> tuple[CallRow, ...]:
         """Records with this `match` that are none of `beside`."""
