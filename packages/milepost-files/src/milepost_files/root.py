@@ -65,6 +65,12 @@ class Views:
             return ahead
 
 
+def _number(format: object) -> int:
+    if type(format) is not int or format < 1:
+        raise ValueError(format)
+    return format
+
+
 @functools.lru_cache(maxsize=4096)
 def log_name(thread: str) -> str:
     """The name of a thread's log."""
@@ -100,7 +106,14 @@ class Root:
     def setup(self) -> None:
         """Create the folder if it is not there, and see that it is a whole store of a format we know."""
         if not os.path.exists(self._format):
-            os.makedirs(self.path, exist_ok=True)
+            try:
+                os.makedirs(self.path, exist_ok=True)
+            except (FileExistsError, NotADirectoryError) as exc:
+                raise InvalidConfig(
+                    f"{self.path} cannot be a folder: it, or a part of its path, is a file or a link that leads nowhere",
+                    what="path",
+                    value=repr(self.path)[:200],
+                ) from exc
             if os.path.isdir(self._threads) and os.listdir(self._threads) and not os.path.exists(self._format):
                 raise Unavailable(
                     f"the store in {self.path} has threads but has lost its file {_FORMAT_FILE}: restore it from a "
@@ -109,7 +122,9 @@ class Root:
                     op="open",
                 )
             strangers = [
-                name for name in os.listdir(self.path) if name != "threads" and not name.startswith(_FORMAT_FILE)
+                name
+                for name in os.listdir(self.path)
+                if not (name.startswith(_FORMAT_FILE) or (name == "threads" and os.path.isdir(self._threads)))
             ]
             if strangers:
                 raise InvalidConfig(
@@ -128,7 +143,7 @@ class Root:
         try:
             with open(self._format, encoding="utf-8") as file:
                 content = json.load(file)
-            number = int({_KIND: content["format"]}[content["kind"]])
+            number = _number({_KIND: content["format"]}[content["kind"]])
         except FileNotFoundError as exc:
             raise Unavailable(
                 f"there is no file store in {self.path}: call setup() to create it, or mount what holds it",
@@ -136,7 +151,7 @@ class Root:
                 op="open",
                 errno=exc.errno,
             ) from exc
-        except (ValueError, KeyError, TypeError, AttributeError) as exc:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
             raise InvalidConfig(
                 f"the file {self._format} is not one of a Milepost store: if the folder is one, restore the file from a "
                 "backup, else name another folder",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import time
 import weakref
 from collections.abc import Callable, Mapping
@@ -21,6 +22,8 @@ from milepost_files.store import FilesStore
 from milepost_files.uptime import uptime
 
 _GROWTH: Final = 1 << 16
+_STRANGE: Final = re.compile(r"#|[&;]\w+=")
+"""What looks like a part of a URL that comes after the path."""
 
 
 class FilesBackend:
@@ -87,7 +90,7 @@ def open_backend(
     if isinstance(max_open, bool) or max_open < 1:
         raise _unusable("max_open", max_open, "a whole number, at least 1")
     folder = os.fspath(path)
-    if not folder or "\0" in folder:
+    if not folder or "\0" in folder or not _encodable(folder):
         raise _unusable("path", path, "the path of a folder")
     settings = Settings(
         clock=clock,
@@ -113,6 +116,13 @@ def _open(url: str, options: Mapping[str, Any]) -> FilesBackend:
         path = "/" + path
     if not path.strip("/"):
         raise InvalidConfig(f"{url!r} names no folder; write file:./state, say", what="url", value=repr(url)[:200])
+    if strange := _STRANGE.search(path):
+        raise InvalidConfig(
+            f"{url!r}: options begin with a question mark, as in file:./state?durability=os; in the name of a folder, "
+            f"{strange[0][0]!r} is written %{ord(strange[0][0]):02X}",
+            what="url",
+            value=repr(url)[:200],
+        )
     return open_backend(unquote(path), **options)
 
 
@@ -126,6 +136,14 @@ SCHEME: Final = Scheme(
         "preallocate": Option(bool, "grow logs by 64 KiB at a time"),
     },
 )
+
+
+def _encodable(path: str) -> bool:
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _unusable(what: str, value: object, wanted: str) -> InvalidConfig:
