@@ -34,6 +34,10 @@ from milepost_redis.saver import RedisBackend
         ("redis+sentinel://localhost", "the name of the service"),
         ("redis+sentinel://localhost:26379/service/one", "the number of a database"),
         ("redis+sentinel://localhost:port/service", "host:port"),
+        ("redis://localhost:99999", "a port"),
+        ("redis://localhost:port", "a port"),
+        ("valkey://[::1", "a port"),
+        ("redis+cluster://[::1", "host:port"),
     ],
 )
 def test_what_cannot_be_opened(url: str, wanted: str) -> None:

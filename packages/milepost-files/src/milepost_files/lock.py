@@ -36,6 +36,9 @@ Fill = Callable[[int], None]
 class Superseded(Exception):
     """Somebody else is replacing the log, or has: start again with the file that the path names then."""
 
+    def __str__(self) -> str:
+        return "somebody else is replacing the log"
+
 
 class Turns:
     """The lock of one log."""

@@ -91,6 +91,11 @@ def servers_of_clients(client: object, async_client: object) -> Servers:
 
 
 def _standalone(url: str, settings: Settings) -> Servers:
+    try:
+        redis.connection.parse_url(url)  # type: ignore[no-untyped-call]  # has no annotations
+    except ValueError:
+        # What it says may have a part of the password.
+        raise _unusable(url, "a host and a port, as in redis://localhost:6379/0") from None
     blocking, coming = _parameters(settings, url)
     return Servers(
         lambda: Pool(redis.ConnectionPool.from_url(url, **blocking).make_connection, settings.pool, settings.timeout),
@@ -185,13 +190,16 @@ def _parameters(settings: Settings, url: str) -> tuple[dict[str, Any], dict[str,
 
 def _hosts(url: str, default: int) -> tuple[list[tuple[str, int]], str, dict[str, str]]:
     """Hosts with ports, the path, and who logs in."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise _unusable(url, "host:port, and more of them after commas") from None
     login, _, listed = parts.netloc.rpartition("@")
     user, _, password = login.partition(":")
     hosts: list[tuple[str, int]] = []
     for entry in listed.split(","):
-        one = urlsplit(f"//{entry}")
         try:
+            one = urlsplit(f"//{entry}")
             port = one.port or default
         except ValueError:
             raise _unusable(url, "host:port, and more of them after commas") from None
