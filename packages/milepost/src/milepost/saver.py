@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import random
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
@@ -53,16 +51,12 @@ from milepost.shared import Shared
 from milepost.sides import AsyncSide, BlockingSide
 from milepost.store import Backend, Query, Stats, Status, ThreadRow
 from milepost.tenants import TenantBackend
+from milepost.versions import next_version
 
 SaverT = TypeVar("SaverT", bound="Saver")
 
 GUARDS = ("none", "head")
 """What the option ``guard`` may be."""
-
-_random = random.SystemRandom()
-
-_PADDED = re.compile(r"(.*?)([0-9]{32})\.[0-9.e-]+", re.DOTALL)
-"""A label of LangGraph's, alone or behind a label that it continues."""
 
 
 class _Done:
@@ -453,28 +447,8 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
         await self._ops.prune(self._async(), check_list(thread_ids, "thread_ids"), strategy)
 
     def get_next_version(self, current: Any, channel: None = None) -> Any:
-        """The version after `current`: of its type, and greater.
-
-        Fresh threads get LangGraph's padded labels, whose random part keeps the versions of sibling forks apart. A
-        text that another saver made and that does not compare with those is continued behind a point.
-        """
-        if not isinstance(current, str | None):
-            try:
-                return current + 1
-            except TypeError:
-                raise InvalidConfig(
-                    f"the version {current!r}, of type {type(current).__name__}, has none after it: versions are "
-                    "numbers or texts",
-                    what="current",
-                    value=repr(current),
-                ) from None
-        fraction = f"{_random.random():016}"
-        if current is None:
-            return f"{1:032}.{fraction}"
-        if padded := _PADDED.fullmatch(current):
-            return f"{padded[1]}{int(padded[2]) + 1:032}.{fraction}"
-        plain = f"{int(current) + 1:032}.{fraction}" if current.isascii() and current.isdigit() else ""
-        return plain if plain > current else f"{current}.{1:032}.{fraction}"
+        """The version after `current`: see `milepost.versions.next_version`."""
+        return next_version(current)
 
     # For the parts of Milepost that stand on a saver.
 
