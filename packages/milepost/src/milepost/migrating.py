@@ -179,8 +179,6 @@ class Migrator:
         heads = _heads(chart.rows)
         moves = await moving.of(chart, run.thread, heads)
         run.refused |= moves.refused
-        held = {place for ns in run.stuck for place in moves.callers.get(ns, ())}
-        held |= {(moves.spaces.get(ns, ns), id) for ns, id in held}
         stale = self._stale(run, chart, moves, heads)
         # The innermost first: what called it is not of this version before it has moved.
         for ns in sorted(moves.spaces, key=lambda ns: (-ns.count("|"), ns)):
@@ -189,11 +187,13 @@ class Migrator:
             if ns not in run.moved:
                 await self._rehearse(run, chart, ns, moves.spaces[ns])
                 if ns in run.stuck:
-                    return await self._work(run, moving, chart)
+                    continue
             rows = [row for row in chart.rows if row.ns == ns]
             left = [row for row in rows if not run.copied(row, written_to(chart, row))]
             gone = [(row.ns, row.id) for row in chart.rows if row.ns == ns or is_kept_of(row, ns)]
             return _Work(left, moves.spaces[ns], tuple(gone))
+        held = {place for ns in run.stuck for place in moves.callers.get(ns, ())}
+        held |= {(moves.spaces.get(ns, ns), id) for ns, id in held}
         for row in stale:
             if (row.ns, row.id) in held:
                 run.refused[row.ns, row.id] = (
