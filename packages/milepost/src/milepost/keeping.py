@@ -16,7 +16,7 @@ from langchain_core.runnables import RunnableConfig
 from milepost import chores
 from milepost.compacting import Compaction
 from milepost.compaction import Compactor
-from milepost.errors import InvalidConfig
+from milepost.errors import InvalidConfig, Unavailable
 from milepost.flavour import run
 from milepost.lease import ThreadLease
 from milepost.maintaining import MAINTAINER, TTL, Growth, Maintaining
@@ -172,9 +172,13 @@ class Keeping(ABC):
         - it has put `grown` bytes to it since it last looked, or
         - there is something to compact and the latest checkpoint has passed `compact_over`, by what the put knows: the
           bytes of its values before they are compressed, as far as this process has encoded them.
+
+        Raises `Unavailable` for a saver that is closed.
         """
         order = _order(policy, **options)
         shared = self._ops.shared
+        if shared.closed:
+            raise Unavailable("the saver is closed: open it again", backend=shared.backend.name, op="maintaining")
 
         def over(names: Sequence[str] | None) -> Order:
             return replace(order, threads=order.threads if names is None else tuple(names), stop=manager.stopping)

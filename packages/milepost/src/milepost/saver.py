@@ -145,10 +145,12 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
 
     def close(self) -> None:
         """Give back connections and files, for all clones of this saver. Idempotent."""
+        self._shared.closed = True
         self._shared.backend.close()
 
     async def aclose(self) -> None:
         """`close` for callers inside an event loop."""
+        self._shared.closed = True
         await self._shared.backend.aclose()
 
     def setup(self) -> Awaitable[None]:

@@ -56,6 +56,7 @@ class Shared:
         self.heads = Heads() if guards else None
         self.growth: Growth | None = None
         self.ready = not setup
+        self.closed = False
         _alive.add(self)
 
     def renew(self) -> None:

@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 from langgraph.checkpoint.base import ChannelVersions, CheckpointMetadata
 
-from milepost.errors import InvalidConfig, MilepostError, ThreadDeleted, TooLarge
+from milepost.errors import InvalidConfig, MilepostError, ThreadDeleted, TooLarge, Unavailable
 from milepost.places import COUNTERS
 from milepost.store import MAX_ID
 from milepost.testing.chain import Chain, at, checkpoint, id_of
@@ -365,6 +365,12 @@ class BadInput(Behaviours):
         for version in ([], b"x", {}, object()):
             with pytest.raises(InvalidConfig):
                 lab.saver.saver.get_next_version(version, None)
+
+    async def test_a_closed_saver_maintains_nothing(self, lab: Lab) -> None:
+        saver = lab.open()
+        await saver.close()
+        with pytest.raises(Unavailable):
+            saver.saver.maintaining()
 
     async def test_the_rest_of_the_table(self, lab: Lab) -> None:
         saver = lab.saver
