@@ -22,7 +22,7 @@ from milepost.codec.codec import Placed
 from milepost.compaction import Compactor, Context
 from milepost.errors import InvalidConfig
 from milepost.packing import uses
-from milepost.places import ATTACHMENTS, COUNTERS, FORKS, PINNED
+from milepost.places import ATTACHMENTS, COMPACTED, COUNTERS, FORKS, PINNED
 from milepost.store import Batch, CheckpointRow, Mark, Store, merge_spans, sort_key
 from milepost.survey import Survey
 
@@ -180,7 +180,7 @@ def _smaller_head(
         facts["source"] = "loop"
     if counters := facts.get(COUNTERS):
         facts[COUNTERS] = {name: pair for name, pair in counters.items() if name not in smaller}
-    facts["compacted"] = list(changed)
+    facts[COMPACTED] = list(changed)
     draft = codec.draft(
         thread,
         head.ns,

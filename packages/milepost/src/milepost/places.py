@@ -29,6 +29,9 @@ MARK: Final = "\x1d"
 COUNTERS = "counters_since_delta_snapshot"
 """The metadata by which LangGraph counts since each delta channel's last snapshot: it names the delta channels."""
 
+COMPACTED = "compacted"
+"""The metadata by which compaction says which channels it made smaller."""
+
 PINNED = "pinned"
 """The metadata that keeps a checkpoint, whatever its age."""
 

@@ -29,7 +29,8 @@ class Retention:
     `keep_last`, `keep_for` and `thin` each keep some, in each namespace by itself; a checkpoint goes when none of them
     keeps it. With none of the three every checkpoint stays. Whatever they say, these stay:
 
-    - the latest checkpoint of each namespace;
+    - the latest checkpoint of each namespace, and of one that compaction put, what a run that had read the one before
+      needs for its delta channels;
     - what a delta channel of a checkpoint that stays is rebuilt from;
     - what replaying a checkpoint that stays would read in the namespaces of its subgraphs;
     - pending writes whose checkpoint is not there (yet), and what the caller holds (an unsettled call, say).
@@ -119,6 +120,8 @@ class Facts:
     pinned: bool = False
     run: str | None = None
     """The run that put it."""
+    compacted: bool = False
+    """Whether compaction put it, in the place of its parent."""
 
 
 @dataclass(frozen=True)
@@ -153,6 +156,22 @@ class Lineage:
         """The latest checkpoint of each namespace."""
         return {(ns, rows[0].id) for ns, rows in self.spaces.items()}
 
+    def replaced(self, ns: str) -> set[Place]:
+        """The checkpoints that compaction put the latest one of `ns` in the place of, if they have delta channels.
+
+        A run that had read one of them may still be at work. What it puts next is a child of that, and its delta channels
+        are rebuilt from there (other channels come with the put). So they stay until somebody has gone on from the
+        smaller one.
+        """
+        found: set[Place] = set()
+        row = next(iter(self.spaces.get(ns, ())), None)
+        while row is not None and (facts := self.facts(row)) is not None and facts.compacted:
+            row = None if row.parent is None else self.rows.get((ns, row.parent))
+            if row is None or (ns, row.id) in found:
+                break
+            found.add((ns, row.id))
+        return {place for place in found if (facts := self.facts(self.rows[place])) is not None and facts.deltas}
+
     def latest(self) -> set[Place]:
         """What a thread goes on from, the latest checkpoint of each namespace, and what is pinned.
 
@@ -161,6 +180,7 @@ class Lineage:
         """
         heads = {place for place in self.heads() if not place[0].startswith(BEFORE)}
         firm = self._with_roots({(row.ns, row.id) for row in self._perhaps_pinned if self.pinned(row)})
+        firm |= {place for ns, _ in heads for place in self.replaced(ns)}
         roots = self.needed(place for place in heads | firm if not place[0])
         return self._with_company({place for place in heads if not self._over(self.rows[place], roots)} | firm)
 
@@ -241,7 +261,7 @@ class Lineage:
     ) -> set[Place]:
         policy = _policy_of(policies, ns)
         kept = {(ns, row.id) for row in (rows if policy is None else policy.chosen(rows, now))}
-        kept |= {(ns, row.id) for row in rows[:1]}
+        kept |= {(ns, row.id) for row in rows[:1]} | self.replaced(ns)
         if any(place[0] == ns for place in forced):
             kept |= {(ns, row.id) for row in rows if (ns, row.id) in forced}
         kept = self.needed(kept)

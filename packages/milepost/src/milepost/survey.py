@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 
 from milepost.codec import Codec
-from milepost.places import COUNTERS, FORKS, PINNED
+from milepost.codec.layout import is_snapshot
+from milepost.places import COMPACTED, COUNTERS, FORKS, PINNED
 from milepost.retention import Facts, Lineage, Place, live_spans
 from milepost.store import Batch, CheckpointRow, Mark, Outline, Span, Store, WriteRow
 
@@ -132,9 +133,10 @@ class Survey:
         run = metadata.get("run_id")
         return Facts(
             channels=header.layouts.keys(),
-            deltas=(metadata.get(COUNTERS) or {}).keys(),
+            deltas={*(metadata.get(COUNTERS) or {}), *(name for name, at in header.layouts.items() if is_snapshot(at))},
             parents=metadata.get("parents") or {},
             forked=metadata.get("source") in FORKS,
             pinned=bool(metadata.get(PINNED)),
             run=None if run is None else str(run),
+            compacted=COMPACTED in metadata,
         )

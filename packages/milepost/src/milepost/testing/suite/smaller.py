@@ -16,7 +16,7 @@ from milepost.testing.chain import Chain, at, checkpoint, id_of, inside
 from milepost.testing.lab import Lab
 from milepost.testing.same import assert_same
 from milepost.testing.suite.basis import Behaviours
-from milepost.testing.suite.bounded import grown, words
+from milepost.testing.suite.bounded import grown, later, words
 from milepost.testing.suite.delta import DeltaRun, rebuilt
 from milepost.upkeep import Report
 
@@ -188,10 +188,37 @@ class Compacts(Behaviours):
             Retention(keep_last=1), compact=lambda state, _: {"d": state["d"][-4:]}, quiet=0, graph=_Graph()
         )
         async for saver in lab.views():
-            (found,) = await saver.list(run.chain.latest)
+            found = await saver.got(run.chain.latest)
             assert_same(_DeltaSnapshot(run.live[-4:]), found.checkpoint["channel_values"]["d"])
             assert_same(run.live[-4:], await rebuilt(saver, run.chain.latest))
             assert found.metadata.get("counters_since_delta_snapshot", {}) == {}
+        # Once somebody has gone on from there, what it was rebuilt from may go.
+        run.chain.saver = lab.saver
+        values = (await lab.saver.got(run.chain.latest)).checkpoint["channel_values"]
+        await run.chain.put({**values, "n": 99}, parent=(await run.chain.ids())[0])
+        await lab.saver.maintain(Retention(keep_last=2))
+        assert len(await run.chain.ids()) == 2
+
+    @pytest.mark.parametrize("how", ["keep_last", "keep_for", "prune"])
+    async def test_a_run_that_began_before_keeps_its_delta_channels(self, lab: Lab, how: str) -> None:
+        run = DeltaRun(Chain(lab.saver))
+        await run.start()
+        for number in range(6):
+            await run.step(("", f"t{number}", [number]), snapshot=number == (5 if how == "keep_for" else 1))
+        begun = (await run.chain.ids())[0]
+        for left in (4, 2):  # as if a step took longer than `quiet`, twice
+            await lab.saver.maintain(
+                compact=lambda state, _, left=left: {"d": state["d"][-left:]}, quiet=0, graph=_Graph(), merge=False
+            )
+        if how == "prune":
+            await lab.open().prune(["thread"])
+        else:
+            policy = Retention(keep_last=1) if how == "keep_last" else Retention(keep_for="1s")
+            await lab.open().maintain(policy, clock=later(1))
+        assert len(await run.chain.ids()) == (3 if how == "keep_for" else 7)
+        await run.step(("", "late", ["late"]), parent=begun)
+        async for saver in lab.views():
+            assert_same([*range(6), "late"], await rebuilt(saver, run.chain.latest))
 
     async def test_a_subgraph_that_remembers(self, lab: Lab) -> None:
         root, child = Chain(lab.saver), Chain(lab.saver, ns="child")
