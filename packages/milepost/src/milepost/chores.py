@@ -15,8 +15,9 @@ from milepost.codec.codec import of_checkpoint
 from milepost.errors import Conflict, InvalidConfig, MilepostError
 from milepost.operations import PAGE, TRIES, Operations, restless
 from milepost.places import ATTACHMENTS, PINNED, Place
+from milepost.retention import live_spans
 from milepost.sides import Side
-from milepost.store import Query, merge_spans
+from milepost.store import Query
 
 
 async def keep(ops: Operations, side: Side, order: upkeep.Order) -> upkeep.Report:
@@ -55,8 +56,7 @@ async def restore(ops: Operations, side: Side, path: str | os.PathLike[str], thr
             "thread id",
             thread=target,
         )
-    spans = [*(row.spans for row in found.rows), *(row.spans for *_, row in found.writes)]
-    live = merge_spans(span for some in spans for span in some)
+    live = live_spans(found.rows, (row for *_, row in found.writes))
     packs = ops.codec.regroup(source, target, found.packs, live)
     batch = ops.codec.reseal(source, target, replace(found, packs=()))
     for at in range(0, len(packs), PAGE):

@@ -15,6 +15,7 @@ from milepost.errors import Unavailable
 from milepost.fences import NOBODY, Lease, acquired, refuse_moved, released, renewed
 from milepost.memory_calls import MemoryCalls, delete_calls, load_calls, refuse_unsettled_calls
 from milepost.memory_data import Data, Place, Thread
+from milepost.places import PINNED
 from milepost.store import (
     Batch,
     Chart,
@@ -249,7 +250,7 @@ class MemoryStore(MemoryCalls):
                 marks=tuple(
                     Mark(
                         *(row.ns, row.id, row.parent, row.key, row.at, len(row.header)),
-                        bool(row.facets.get("pinned")) if row.facets else None,
+                        bool(row.facets.get(PINNED)) if row.facets else None,
                         *written.pop(at, ()),
                     )
                     for at, row in place.rows.items()

@@ -23,12 +23,13 @@ from milepost.errors import Corrupt, InvalidConfig, MilepostError
 from milepost.former import TRIES, Former, busy, is_kept_of, written_to
 from milepost.moving import Moves, Moving, Place
 from milepost.places import BEFORE, channel_name
+from milepost.retention import live_spans
 from milepost.schema import Schema
 from milepost.schema.image import INTERRUPT, Image
 from milepost.schema.questions import asked_as
 from milepost.schema.spaces import respaced
 from milepost.schema.stamps import decode
-from milepost.store import Batch, Chart, CheckpointRow, Drop, Pack, Snapshot, Store, WriteRow, merge_spans
+from milepost.store import Batch, Chart, CheckpointRow, Drop, Pack, Snapshot, Store, WriteRow
 from milepost.upgrading import Upgrader
 
 Mode = Literal["rewrite", "dry-run", "finalise", "undo"]
@@ -353,7 +354,7 @@ class Migrator:
         return image, replace(placed.row, parent=row.parent, key=row.key, at=row.at), written, packs
 
     async def _packs(self, snapshot: Snapshot) -> Sequence[Pack]:
-        spans = merge_spans([*snapshot.row.spans, *(span for write in snapshot.writes for span in write.spans)])
+        spans = live_spans([snapshot.row], snapshot.writes)
         return await self._store.fetch(snapshot.thread, spans) if spans else ()
 
     async def _compare(self, thread: str, batch: Batch, images: Mapping[Place, Image]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
+from itertools import chain
 from operator import attrgetter
 
 from milepost.errors import InvalidConfig
@@ -372,5 +373,6 @@ def _as_of(rows: Sequence[Mark], roots: Sequence[str]) -> set[Place]:
 
 
 def live_spans(rows: Iterable[CheckpointRow], writes: Iterable[WriteRow]) -> tuple[Span, ...]:
-    """Every item that checkpoints and pending writes that stay refer to."""
-    return merge_spans(span for some in (*(row.spans for row in rows), *(row.spans for row in writes)) for span in some)
+    """Every item that checkpoints and pending writes refer to."""
+    every: Iterable[CheckpointRow | WriteRow] = chain(rows, writes)
+    return merge_spans(span for row in every for span in row.spans)

@@ -15,8 +15,8 @@ from milepost.compacting import Compacted, Compaction, History, compacted
 from milepost.errors import InvalidConfig, Unavailable
 from milepost.maintenance import Amount, ThreadPlan, by_policy, carry_out, plan_thread
 from milepost.observe import Watch, log, thread_hash
-from milepost.retention import Place, Retention
-from milepost.store import Batch, Drop, Store, merge_spans
+from milepost.retention import Place, Retention, live_spans
+from milepost.store import Batch, Drop, Store
 from milepost.survey import Survey
 
 TRIES = 3
@@ -303,6 +303,5 @@ async def batch_of(store: Store, thread: str, step: Drop) -> Batch:
     """What goes with `step`, as something that can be loaded again."""
     found = await store.rows(thread, step.checkpoints)
     rows = sorted(found.rows, key=lambda row: (row.key, row.ns))
-    held = [*(row.spans for row in rows), *(row.spans for _, _, row in found.writes)]
-    spans = merge_spans(span for some in held for span in some)
+    spans = live_spans(rows, (row for *_, row in found.writes))
     return Batch(tuple(rows), found.writes, tuple(await store.fetch(thread, spans) if spans else ()))
