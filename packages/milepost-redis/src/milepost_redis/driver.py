@@ -146,10 +146,6 @@ class AsyncEngine:
         """Whether this is the engine of the running loop."""
         return self._loop is asyncio.get_running_loop()
 
-    def is_over(self) -> bool:
-        """Whether its loop is closed."""
-        return self._loop.is_closed()
-
 
 class BlockingPort:
     """`milepost.store.Port` over the blocking engine of a backend, made when it is first used."""
