@@ -137,3 +137,20 @@ def test_a_log_that_has_lost_its_name_is_reported(tmp_path: Path, caplog: pytest
     put(store, "t", 3, name(2))
     assert {row.thread for row in run(store.threads(None, 9)).rows} == {"another", "t"}
     assert {row.thread for row in run(opened(tmp_path)[1].threads(None, 9)).rows} == {"another", "t"}
+
+
+def test_a_log_that_cannot_be_opened_hides_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    backend, store = opened(tmp_path, durability="os")
+    chain(store, "shut", 2)
+    log = log_of(tmp_path)
+    chain(store, "open", 2)
+    backend.close()
+    log.unlink()
+    log.mkdir()
+    _, store = opened(tmp_path)
+    assert [row.thread for row in run(store.threads(None, 10)).rows] == ["open"]
+    assert str(log) in caplog.text
+    page = run(store.page(Query(), None, 10))
+    assert {snapshot.thread for snapshot in page.snapshots} == {"open"}
+    assert any(str(log) in words for words in page.damage)
+    assert run(store.stats(None)).threads == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import errno
 import functools
 import itertools
 import logging
@@ -30,6 +31,9 @@ from milepost_files.reading import Found, Reader, find, reading, spans_in
 from milepost_files.root import Ahead, Root, log_name
 
 T = TypeVar("T")
+
+_SHUT: Final = frozenset({errno.EACCES, errno.EPERM, errno.EISDIR, errno.ELOOP})
+"""What opening one log may fail with that says nothing of the others."""
 
 INTERRUPT: Final = "__interrupt__"
 _CHUNK: Final = 128
@@ -132,9 +136,15 @@ def _chosen(
 
 def _logs(root: Root, after: str, report: Callable[[str], object], prefix: str = "") -> Iterator[tuple[str, Log]]:
     """The name and log of every thread whose id begins with `prefix`, after a name. `report` is told of logs that do not
-    say whose they are."""
+    say whose they are, or let nobody look."""
     for name in root.names(after):
-        log = root.named_within(name, prefix)
+        try:
+            log = root.named_within(name, prefix)
+        except OSError as exc:
+            if exc.errno not in _SHUT:
+                raise
+            report(f"the log {exc.filename or name} cannot be opened ({exc.strerror}): give this user access to it")
+            continue
         if log is None:
             continue
         if log.known:
