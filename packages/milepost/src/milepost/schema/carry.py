@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, cast
 
 from milepost.places import COUNTERS
 from milepost.schema.changes import Change, NotDeclared
 from milepost.schema.image import (
+    BRANCH,
     CONTROL,
     INTERRUPT,
     JOIN,
@@ -28,6 +29,8 @@ from milepost.schema.tasks import Tasks, renamed_questions
 def carry(change: Change, image: Image, writes: Sequence[Write]) -> list[Write]:
     """Apply `change` to the checkpoint, and to `writes`, which are returned. Raises `NotDeclared`."""
     tasks = Tasks(image)
+    _keep_channels_apart(change, image, writes)
+    _keep_nodes_apart(change, image, writes, tasks)
     _values(change, image)
     _versions(change, image)
     counters = image.metadata.get(COUNTERS)
@@ -38,9 +41,16 @@ def carry(change: Change, image: Image, writes: Sequence[Write]) -> list[Write]:
 
 
 def carry_writes(change: Change, tasks: Tasks, writes: Sequence[Write], where: str) -> list[Write]:
-    """Apply `change` to pending writes alone."""
+    """Apply `change` to pending writes alone. Raises `NotDeclared`."""
     carried: list[Write] = []
     found = [(write, moved) for write in writes if (moved := tasks.moved(change, write)) is not None]
+    made: dict[str, str] = {}
+    for write, moved in found:
+        if made.setdefault(moved.task, write.task) != write.task:
+            raise NotDeclared(
+                f"{where} has pending writes of tasks {made[moved.task]!r} and {write.task!r}, which an upgrade makes one: "
+                "finish the thread with the release that it waits in"
+            )
     spaces = list(dict.fromkeys((moved.before, moved.after) for _, moved in found if moved.before))
     for write, moved in found:
         updates = list(carry_update(change, write.channel, write.value, where))
@@ -60,7 +70,7 @@ def carry_update(change: Change, channel: str, value: Any, where: str) -> Iterab
         if not is_send(value):
             return ((channel, value),)
         node = change.node(value.node)
-        return () if node is None else ((channel, _send(change, value, node)),)
+        return () if node is None else ((channel, _send(change, value, node, where)),)
     if channel == SOURCE:
         return ((channel, change.node(value)),) if isinstance(value, str) else ((channel, value),)
     if channel in CONTROL or channel == NO_WRITES:
@@ -75,32 +85,78 @@ def _where(image: Image) -> str:
     return f"checkpoint {image.id!r} of thread {image.thread!r}"
 
 
+def _keep_channels_apart(change: Change, image: Image, writes: Iterable[Write]) -> None:
+    """Raise `NotDeclared` if two channels that hold something would be one: which of them counts, nothing says."""
+    counters = image.metadata.get(COUNTERS)
+    entered = image.values.get(START)
+    held = (
+        *image.values,
+        *(counters if isinstance(counters, dict) else ()),
+        *(entered if isinstance(entered, Mapping) else ()),
+        *(write.channel for write in writes if write.channel not in CONTROL),
+    )
+    _apart(change, (name for name in held if isinstance(name, str)), _where(image))
+
+
+def _apart(change: Change, names: Iterable[str], where: str) -> dict[str, str]:
+    """The names of now of channels, by those of before."""
+    before: dict[str, str] = {}
+    for name in dict.fromkeys(names):
+        # A branch or a join of two nodes that become one is triggered by either.
+        now = None if name.startswith((BRANCH, JOIN)) else change.channel(name)
+        if now is not None and before.setdefault(now, name) != name:
+            raise NotDeclared(
+                f"{where} has something for channel {now!r} already, which {before[now] if name == now else name!r} was "
+                "to be renamed to: drop or map one of them first"
+            )
+    return {name: now for now, name in before.items()}
+
+
+def _keep_nodes_apart(change: Change, image: Image, writes: Sequence[Write], tasks: Tasks) -> None:
+    """Raise `NotDeclared` if two tasks would be one of which either has done something: it would be lost, or done twice.
+
+    Where neither has, one task does for both, as where two edges lead to one node.
+    """
+    wrote = {node for write in writes if (node := tasks.triggered(write)) is not None}
+    waits = {name[len(BRANCH) :] for name in image.values if name.startswith(BRANCH)}
+    waits |= {join[1] for name, heard in image.values.items() if (join := starts_of(name)) and _full(join[0], heard)}
+    for node in change.nodes:
+        now = change.node(node)
+        both = {node, now}
+        if now not in (None, node) and both <= wrote | waits and both & wrote:
+            raise NotDeclared(
+                f"{_where(image)} has a task of node {node!r} and one of node {now!r}, which an upgrade makes one, and "
+                "they have written or asked something: finish the thread with the release that it waits in"
+            )
+
+
+def _full(starts: Sequence[str], heard: Any) -> bool:
+    """Whether a join has heard of all nodes that it waits for."""
+    members = heard[0] if isinstance(heard, list | tuple) and len(heard) == 2 else heard
+    return isinstance(members, set | frozenset | list) and "+".join(sorted(starts)) == "+".join(sorted(members))
+
+
 def _values(change: Change, image: Image) -> None:
     carried: dict[str, Any] = {}
+    where = _where(image)
     for channel, value in image.values.items():
         name = change.channel(channel)
         if name is None:
             continue
-        new = _value(change, channel, value)
-        if name in carried:
-            if not name.startswith(("branch:", JOIN)):
-                raise NotDeclared(
-                    f"{_where(image)} has a value for channel {name!r} already, which {channel!r} was to be renamed to "
-                    "(or the other way round): drop or map one of them first"
-                )
-            if isinstance(new, set) and isinstance(carried[name], set):
-                new = new | carried[name]
+        new = _value(change, channel, value, where)
+        if isinstance(new, set) and isinstance(carried.get(name), set):
+            new = new | carried[name]
         carried[name] = new
     image.checkpoint["channel_values"] = carried
 
 
-def _value(change: Change, channel: str, value: Any) -> Any:
+def _value(change: Change, channel: str, value: Any, where: str) -> Any:
     if channel == START:
-        return _inputs(change, value)
+        return _inputs(change, _entered(change, value), where)
     if channel == TASKS and isinstance(value, list):
         # A send to a node that is no more stays at its place: LangGraph passes it over, and the others are known by
         # their number.
-        return [_send(change, one, change.node(one.node) or one.node) if is_send(one) else one for one in value]
+        return [_send(change, one, change.node(one.node) or one.node, where) if is_send(one) else one for one in value]
     if channel.startswith(JOIN) and starts_of(channel) is not None:
         return _members(change, value)
     if type(value).__name__ == "_DeltaSnapshot":
@@ -108,23 +164,59 @@ def _value(change: Change, channel: str, value: Any) -> Any:
     return change.value(channel, value)
 
 
-def _inputs(change: Change, value: Any) -> Any:
+def _inputs(change: Change, value: Any, where: str) -> Any:
     """An update of the state by key."""
-    if type(value) is not dict:
+    if not isinstance(value, dict):
         return value
-    carried: dict[Any, Any] = {}
+    now = _apart(change, (key for key in value if isinstance(key, str)), where)
+    carried: dict[Any, Any] = copy.copy(value)  # of its own class, such as OrderedDict
+    carried.clear()
     for key, one in value.items():
-        name = change.channel(key) if isinstance(key, str) else key
-        if name is not None:
+        if not isinstance(key, str):
+            carried[key] = one
+        elif (name := now.get(key, change.channel(key))) is not None:
             carried[name] = change.update(key, one)
     return carried
 
 
-def _send(change: Change, send: Any, node: str) -> Any:
+def _entered(change: Change, value: Any) -> Any:
+    """The input of a run. LangGraph takes an object for the dict of its fields, so that is what it becomes where the
+    change speaks of one of them."""
+    if not any(_concerns(change, name) for name in _fields(value)):
+        return value
+    given = getattr(value, "model_fields_set", None)
+    if given is None:
+        return {name: getattr(value, name) for name in _fields(value)}
+    # Of a Pydantic model LangGraph leaves out what is None by default and was not given.
+    known = type(value).model_fields
+    found = ((name, getattr(value, name)) for name in known)
+    return {name: one for name, one in found if one is not None or known[name].default is not None or name in given}
+
+
+def _send(change: Change, send: Any, node: str, where: str) -> Any:
+    concerned = [name for name in _fields(send.arg) if _concerns(change, name)]
+    if concerned:
+        raise NotDeclared(
+            f"{where} has a Send to node {send.node!r} whose argument is a {type(send.arg).__qualname__}, and an upgrade "
+            f"changes its {', '.join(map(repr, concerned))}: only the keys of a dict are carried over. Finish the thread "
+            "with the release that it waits in"
+        )
     renamed = copy.copy(send)
     renamed.node = node
-    renamed.arg = _inputs(change, send.arg)
+    renamed.arg = _inputs(change, send.arg, where)
     return renamed
+
+
+def _fields(value: Any) -> Sequence[str]:
+    """The names of what an object of a state's class holds; none for anything else."""
+    if is_dataclass(value):
+        return [field.name for field in fields(value)]
+    named: Any = getattr(type(value), "model_fields", None) or getattr(type(value), "_fields", ())
+    return tuple(named)
+
+
+def _concerns(change: Change, name: str) -> bool:
+    return change.channel(name) != name or name in change.maps
 
 
 def _members(change: Change, value: Any) -> Any:

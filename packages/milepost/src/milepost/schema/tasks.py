@@ -216,6 +216,10 @@ class Tasks:
         name = self._node(write.path)
         return None if name is None else self.space(name, write.task)
 
+    def triggered(self, write: Write) -> str | None:
+        """The node of the task of `write`, if it was triggered: a node has at most one such task."""
+        return self._node(write.path) if write.path.startswith(_PULLED) else None
+
     def _node(self, path: str) -> str | None:
         """The node of a task that was triggered or sent."""
         if path.endswith(_HANDLED):
