@@ -8,7 +8,7 @@ from typing import Final
 
 from milepost import maintenance
 from milepost.codec import Codec
-from milepost.errors import Conflict
+from milepost.errors import Conflict, MilepostError
 from milepost.moving import Place
 from milepost.places import BEFORE, channel_name, kept_space, spaces_of, store_name
 from milepost.schema.image import Image
@@ -62,10 +62,16 @@ class Former:
             former = {place: _now(place) for place in there if place[0].startswith(BEFORE)}
             if only is not None:
                 former = {place: now for place, now in former.items() if now == only}
-            originals = {
-                now: self._original(thread, chart, there[place]) for place, now in former.items() if now in there
-            }
-            refused = {} if only is not None else await self._touched(thread, chart, originals)
+            originals: dict[Place, Snapshot] = {}
+            refused: dict[Place, str] = {}
+            for place, now in former.items():
+                if now in there:
+                    try:
+                        originals[now] = self._original(thread, chart, there[place])
+                    except MilepostError as exc:
+                        refused[now] = f"what is kept of checkpoint {now[1]!r} of thread {thread!r}: {exc.message}"
+            if only is None:
+                refused |= await self._touched(thread, chart, originals)
             gone = {place for place, now in former.items() if now not in refused}
             rows: list[CheckpointRow] = []
             writes: list[tuple[str, str, WriteRow]] = []
@@ -90,7 +96,11 @@ class Former:
         """The checkpoints that stay as they are, because of what was written since they were rewritten."""
         refused: dict[Place, str] = {}
         for place, original in originals.items():
-            if since := await self._since(chart, place[0], original):
+            try:
+                since = await self._since(chart, place[0], original)
+            except MilepostError as exc:
+                since = exc.message
+            if since:
                 refused[place] = f"checkpoint {place[1]!r} of thread {thread!r} was written to since: {since}"
         moved = {now: original.row.ns for (now, _), original in originals.items() if original.row.ns != now}
         for now, origin in moved.items():

@@ -28,7 +28,7 @@ from milepost.schema import Schema
 from milepost.schema.image import INTERRUPT, Image
 from milepost.schema.questions import asked_as
 from milepost.schema.spaces import respaced
-from milepost.schema.stamps import decode
+from milepost.schema.stamps import Stamp, decode
 from milepost.store import Batch, Chart, CheckpointRow, Drop, Pack, Snapshot, Store, WriteRow
 from milepost.upgrading import Upgrader
 
@@ -142,15 +142,23 @@ class Migrator:
     async def thread(self, thread: str, mode: Mode, *, history: bool) -> Migrated:
         """Carry out `mode` on one thread. Raises `Conflict` if it is written to faster than it can be rewritten, and
         `Corrupt` if what was rewritten is not what it should be: then it was put back."""
-        if mode == "finalise":
-            return Migrated(thread, changed=await self._former.finalise(thread))
-        if mode == "undo":
-            changed, left = await self._former.undo(thread)
+        if mode in ("finalise", "undo"):
+            try:
+                changed, left = (
+                    (await self._former.finalise(thread), ()) if mode == "finalise" else await self._former.undo(thread)
+                )
+            except Corrupt as exc:
+                # What is damaged may need what would go. The other threads go on.
+                return Migrated(thread, refused=(exc.message,))
             return Migrated(thread, changed=changed, refused=left)
         run = _Run(thread, dry=mode == "dry-run", history=history)
         moving = Moving(self._codec, self._upgrader, self._image, history=history)
         while run.tries < TRIES:
-            chart = await self._store.chart(thread)
+            try:
+                chart = await self._store.chart(thread)
+            except Corrupt as exc:
+                run.refused["", ""] = exc.message
+                break
             if chart is None:
                 break
             work = await self._work(run, moving, chart)
@@ -180,6 +188,7 @@ class Migrator:
         heads = _heads(chart.rows)
         moves = await moving.of(chart, run.thread, heads)
         run.refused |= moves.refused
+        run.stuck |= moves.stuck
         stale = self._stale(run, chart, moves, heads)
         # The innermost first: what called it is not of this version before it has moved.
         for ns in sorted(moves.spaces, key=lambda ns: (-ns.count("|"), ns)):
@@ -214,8 +223,12 @@ class Migrator:
         run.asked.add(place)
         if all(channel_name(write.channel) != INTERRUPT for write in written):
             return False
-        image = await self._image(Snapshot(run.thread, row, written, chart.generation), row.ns)
-        return (await self._asking(image)).writes != image.writes
+        try:
+            image = await self._image(Snapshot(run.thread, row, written, chart.generation), row.ns)
+            return (await self._asking(image)).writes != image.writes
+        except MilepostError as exc:
+            run.refused[place] = exc.message
+            return False
 
     async def _asking(self, image: Image) -> Image:
         """`image`, with the ids of now for what subgraphs of it ask."""
@@ -244,16 +257,26 @@ class Migrator:
             if not (self._upgrader.counts(ns) or ns != row.ns):
                 continue
             schema = self._upgrader.schema(ns)
-            header = self._codec.header(run.thread, row)
-            stamp = None if header.stamp is None else decode(header.stamp)
-            versions[(stamp.name, stamp.version) if stamp else (None, None)] += 1
-            writes = written_to(chart, row)
-            stamps = [header.stamp, *(self._codec.write_layout(run.thread, row.ns, row.id, one)[1] for one in writes)]
-            if schema and ns == row.ns and not run.over(place) and any(_differs(schema, one) for one in stamps):
+            try:
+                stamps = self._stamps(run.thread, row, written_to(chart, row))
+                decoded = [None if one is None else decode(one) for one in stamps]
+            except MilepostError as exc:
+                # Damaged, or of a newer form: the others go on.
+                run.refused[place] = exc.message
+                continue
+            first = decoded[0]
+            versions[(first.name, first.version) if first else (None, None)] += 1
+            if schema and ns == row.ns and not run.over(place) and any(_differs(schema, one) for one in decoded):
                 stale.append(row)
         if run.stored is None:
             run.stored = versions
         return stale
+
+    def _stamps(self, thread: str, row: CheckpointRow, writes: Iterable[WriteRow]) -> list[bytes | None]:
+        """Those of a checkpoint and of its pending writes. Raises `Corrupt`."""
+        stamps = [self._codec.header(thread, row).stamp]
+        stamps += (self._codec.write_layout(thread, row.ns, row.id, one)[1] for one in writes)
+        return stamps
 
     async def _rehearse(self, run: _Run, chart: Chart, ns: str, now: str) -> None:
         """Find out whether all of a namespace can move: it does as a whole, or not at all."""
@@ -417,11 +440,10 @@ class Migrator:
         return serde.dumps_typed(one) == serde.dumps_typed(other)
 
 
-def _differs(schema: Schema, stamp: bytes | None) -> bool:
+def _differs(schema: Schema, found: Stamp | None) -> bool:
     """Whether a stamp says anything else than the schema's own: then what it is on is rewritten, if that can be."""
-    if stamp is None:
+    if found is None:
         return True
-    found = decode(stamp)
     as_it_is = found.since <= schema.version < found.version and not schema.downgrades
     return (found.name, found.version) != (schema.name, schema.version) and not as_it_is
 

@@ -36,6 +36,8 @@ class Moves:
     moved, so that one of this version never has a namespace under a former name."""
     refused: Mapping[Place, str] = field(default_factory=dict)
     """The latest checkpoints of those of which nobody can tell -> why."""
+    stuck: frozenset[str] = frozenset()
+    """Those of `spaces` that stay where they are."""
 
 
 class Moving:
@@ -60,21 +62,33 @@ class Moving:
         spaces: dict[str, str] = {}
         callers: dict[str, frozenset[Place]] = {}
         refused: dict[Place, str] = {}
+        passed: set[str] = set()
         for ns, id in sorted(heads):
             if not ns or ns.startswith(BEFORE):
                 continue
-            parents = self._codec.header(thread, rows[ns, id]).metadata.get("parents") or {}
-            if not (self._history or ":" not in ns or ("", parents.get("")) in heads):
-                continue
             try:
-                now = await _Lookup(self, thread, chart, rows, parents).present(ns)
+                parents = self._codec.header(thread, rows[ns, id]).metadata.get("parents") or {}
+                if not (self._history or ":" not in ns or ("", parents.get("")) in heads):
+                    continue
+                lookup = _Lookup(self, thread, chart, rows, parents)
+                now = await lookup.present(ns)
+                again = now != ns and lookup.goes_on(ns, now)
             except MilepostError as exc:
                 refused[ns, id] = exc.message
                 continue
             if now != ns:
                 spaces[ns] = now
                 callers[ns] = frozenset(parents.items())
-        return Moves(spaces, callers, refused)
+                passed |= {ns} if again else set()
+        stuck = _held_up(passed, spaces, callers)
+        for ns, id in heads:
+            if ns in stuck:
+                refused[ns, id] = (
+                    f"namespace {ns!r} of thread {thread!r} is called {spaces[ns]!r} now, and names were exchanged or passed on "
+                    "among the nodes of subgraphs: none of these moves. They are read where they are as long as the "
+                    "rename_node is declared"
+                )
+        return Moves(spaces, callers, refused, stuck)
 
     async def image(self, snapshot: Snapshot, ns: str) -> Image:
         """`snapshot` by the names of now, as of namespace `ns`."""
@@ -94,6 +108,22 @@ class Moving:
     def schema(self, ns: str) -> Schema | None:
         """That of a namespace, by its name of now."""
         return self._upgrader.schema(ns)
+
+
+def _held_up(
+    passed: Collection[str], spaces: Mapping[str, str], callers: Mapping[str, frozenset[Place]]
+) -> frozenset[str]:
+    """The namespaces that do not move because of those whose name is `passed` on: these, what would come to where they
+    are or go to, all that is within them, and what the same checkpoints have called, which stay of their version."""
+    ends = spaces.keys() & set(spaces.values())
+    crossing = {ns for ns, now in spaces.items() if ns in passed or ns in ends or now in ends}
+    found = -1
+    while found < len(crossing):
+        found = len(crossing)
+        held = {place for ns in crossing for place in callers[ns]}
+        within = tuple(f"{ns}|" for ns in crossing)
+        crossing |= {ns for ns in spaces if callers[ns] & held or ns.startswith(within)}
+    return frozenset(crossing)
 
 
 class _Lookup:
@@ -130,6 +160,17 @@ class _Lookup:
         if now == above and not self._moving.renames(self._thread, caller, now):
             return ns
         return present_space(schema, await self._image(caller, now), ns, above) or ns
+
+    def goes_on(self, ns: str, now: str) -> bool:
+        """Whether what has arrived at `now`, from `ns`, looks as if it had to go on from there: it has the former name of
+        another node."""
+        (above, _, _), (above_now, _, last) = ns.rpartition("|"), now.rpartition("|")
+        caller = self._caller(above, above_now) or (None if ":" in last else self._latest(above, above_now))
+        if caller is None:
+            above, above_now = above.rpartition("|")[0], above_now.rpartition("|")[0]
+            caller = self._caller(above, above_now)
+        name = last.partition(":")[0]
+        return caller is not None and present_name(self._moving.renames(self._thread, caller, above_now), name) != name
 
     async def _called(self, ns: str, caller: str, caller_now: str) -> str:
         """What `ns` is called now if a task of the functional API called it within the task `caller`, which has no

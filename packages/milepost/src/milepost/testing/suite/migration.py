@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -374,3 +375,25 @@ class Migration(Behaviours):
         assert "map_channel" in told.refused[0]
         with pytest.raises(SchemaMismatch, match="map_channel"):
             await lab.open(schema=broken).got(at("t"))
+
+    @pytest.mark.parametrize("history", [True, False])
+    async def test_a_damaged_checkpoint_holds_up_nobody_else(self, lab: Lab, history: bool) -> None:
+        for thread in ("t", "u"):
+            await _scene(lab, thread)
+        saver = lab.open(schema=FIRST)
+        store, chart = await _charted(lab, saver, "t")
+        (head,) = (row for row in chart.rows if row.id == "0003")
+        torn = replace(head, header=head.header[:-1] + bytes([head.header[-1] ^ 1]))
+        assert await store.rewrite("t", Batch((torn,), (), ()), chart.token)
+        new = lab.open(schema=SECOND)
+        dry = await migrated(new, mode="dry-run", history=history)
+        told = {one.thread: one for one in await migrated(new, history=history)}
+        assert {one.thread: one for one in dry} == told
+        assert "'0003'" in told["t"].refused[0]
+        assert told["t"].changed == (2 if history else 0)
+        assert (told["u"].changed, told["u"].refused) == (3 if history else 1, ())
+        for mode in ("undo", "finalise"):
+            undone = {one.thread: one for one in await migrated(new, mode=mode)}
+            assert bool(undone["t"].refused) == history
+            assert not undone["u"].refused
+            assert undone["u"].changed == (told["u"].changed if mode == "undo" else 0)

@@ -195,3 +195,29 @@ class Moves(Behaviours):
         (told,) = await migrated(lab.open(schema=NEW))
         assert "'0007'" in told.refused[0]
         assert await _spaces(lab.open()) == {"", WAS, "stays"}
+
+    @pytest.mark.parametrize("cycle", [False, True])
+    async def test_names_that_are_passed_on_move_nothing(self, lab: Lab, cycle: bool) -> None:
+        old = await _scene(lab)
+        await old.put(at("t", "old"), checkpoint("0007", {"a": 1}), {"step": 0, "parents": {"": "0002"}})
+        steps = [ms.rename_node("kept", "spare"), ms.rename_node("old", "kept")]
+        steps += [ms.rename_node("spare", "old")] if cycle else []
+        new = lab.open(schema=Schema(One, version=2, name="s", upgrades=[Step(1, 2, *steps)]))
+        before = [one for one in await old.list(at("t", None)) if inside(one.config)["checkpoint_ns"]]
+        dry = await migrated(new, mode="dry-run", history=True)
+        assert await migrated(new, history=True) == dry
+        ((changed, refused),) = ((one.changed, one.refused) for one in dry)
+        # The root's first checkpoint has made no call.
+        assert changed == 1
+        assert [("passed on" in why, "made a call" in why) for why in refused] == [(True, False)] * 3 + [(False, True)]
+        assert await old.list(at("t", None), filter={"parents": {"": "0002"}}) == before
+
+    async def test_a_name_that_another_node_had_is_no_place_to_move_to(self, lab: Lab) -> None:
+        """Half way, what has moved there would look like what the other node has stored."""
+        old = await _scene(lab)
+        steps = [ms.rename_node("free", "spare"), ms.rename_node("kept", "free")]
+        new = lab.open(schema=Schema(One, version=2, name="s", upgrades=[Step(1, 2, *steps)]))
+        (told,) = await migrated(new)
+        assert "passed on" in told.refused[0]
+        assert await _spaces(old) == {"", WAS, "kept"}
+        assert (await new.got(at("t", "free"))).checkpoint["id"] == "0006"
