@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from datetime import date
 from decimal import Decimal
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
@@ -75,6 +76,31 @@ def test_messages_deep_in_commands_are_found_and_others_left() -> None:
     assert send.arg["messages"][0].tool_call_id == "new"
     assert isinstance(plain, ToolMessage)
     assert plain.tool_call_id == "new"
+
+
+class Place(NamedTuple):
+    x: Any
+    y: int
+
+
+class Trail(list[Any]):
+    """A list that is not made of an iterable."""
+
+    def __init__(self, a: int, b: int) -> None:
+        super().__init__([a, b])
+
+
+def test_values_without_an_answer_keep_their_identity_and_others_their_class() -> None:
+    kept: dict[str, Any] = {"place": Place(1, 2), "trail": Trail(1, 2), "many": OrderedDict(a=[1]), "set": {1}}
+    command: Command[str] = Command(
+        update={**kept, "found": Place(_message("old"), 3), "by": OrderedDict(a=_message("old"))}
+    )
+    update = stored(command, "old").update
+    assert isinstance(update, dict)
+    assert all(update[name] is value for name, value in kept.items())
+    assert (type(update["found"]), update["found"].x.tool_call_id, update["found"].y) == (Place, "", 3)
+    assert (type(update["by"]), update["by"]["a"].tool_call_id) == (OrderedDict, "")
+    assert stored(untouched := Command(goto=[Send("a", kept)]), "old") is untouched
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -57,14 +58,34 @@ def _walk(value: Any, own: frozenset[str | None], update: dict[str, Any], mark: 
             return value
         return value.model_copy(update={**update, "response_metadata": {**value.response_metadata, **mark}})
     if isinstance(value, Command):
-        return replace(value, update=_walk(value.update, own, update, mark), goto=_walk(value.goto, own, update, mark))
+        parts = {name: getattr(value, name) for name in ("update", "goto")}
+        changed = _changed(parts, own, update, mark)
+        return replace(value, **changed) if changed else value
     if isinstance(value, Send):
-        return Send(value.node, _walk(value.arg, own, update, mark))
+        arg = _walk(value.arg, own, update, mark)
+        return value if arg is value.arg else Send(value.node, arg)
     if isinstance(value, list | tuple):
-        return type(value)(_walk(one, own, update, mark) for one in value)
+        make = getattr(value, "_make", type(value) if type(value) in (list, tuple) else None)
+        changed = _changed(dict(enumerate(value)), own, update, mark)
+        # How to build another class of list is not known.
+        return make([changed.get(at, one) for at, one in enumerate(value)]) if changed and make else value
     if isinstance(value, dict):
-        return {name: _walk(one, own, update, mark) for name, one in value.items()}
+        changed = _changed(value, own, update, mark)
+        if not changed:
+            return value
+        again = copy(value)
+        again.update(changed)
+        return again
     return value
+
+
+def _changed(
+    parts: Mapping[Any, Any], own: frozenset[str | None], update: dict[str, Any], mark: dict[str, Any]
+) -> dict[Any, Any]:
+    """Those of `parts` that contain an answer, with what takes its place. The rest keeps its identity, so that values of
+    any class pass."""
+    walked = ((name, part, _walk(part, own, update, mark)) for name, part in parts.items())
+    return {name: new for name, part, new in walked if new is not part}
 
 
 def answer_of(result: Any, tool: str, call_id: str | None) -> Any:
