@@ -13,7 +13,7 @@ from milepost.codec.calls import (
     digest,
     match_of,
 )
-from milepost.errors import InvalidConfig, Unavailable
+from milepost.errors import Unavailable
 from milepost.ledger.basis import FIRST_LOOK, LAST_LOOK, Basis, Plan, facts
 from milepost.ledger.call import Call, Replay, Run
 from milepost.ledger.errors import (
@@ -25,7 +25,7 @@ from milepost.ledger.errors import (
     PayloadMismatch,
 )
 from milepost.ledger.hands import Hands
-from milepost.ledger.policy import ToolPolicy, Verdict
+from milepost.ledger.policy import ToolPolicy
 from milepost.ledger.record import CallRecord
 from milepost.ledger.request import (
     CallRequest,
@@ -189,7 +189,7 @@ class Arrival(Basis):
         self, hands: Hands, store: CallStore, plan: Plan, row: CallRow, record: CallRecord, now: float
     ) -> Replay | CallChange | None:
         """An outcome that is not known: wait until nobody can act any more, then retry, reconcile, or ask a person."""
-        request, policy = plan.request, plan.policy
+        request, policy, found = plan.request, plan.policy, ""
         if policy.kind == "transactional" and not record.told:
             # What was not committed with its record did not happen; whoever still tries fails at the record.
             return self._again(plan, row, attempt=row.attempt + 1, outcome={}, note="not committed")
@@ -209,16 +209,13 @@ class Arrival(Basis):
             if now < quiet:
                 await self.wait(hands, plan, record, quiet - now)
                 return None
-            verdict = await hands.do(policy.reconcile, record)
-            if not isinstance(verdict, Verdict):
-                raise InvalidConfig(
-                    f"reconcile of {record.tool!r} returned {verdict!r}: applied(…), not_applied() or unknown()",
-                    what="reconcile",
-                )
+            verdict = await self.asked(hands, policy, record)
             if verdict.kind != "unknown":
                 await self.judge(store, row, verdict, "reconcile", plan.fence)
                 return None
-        raise self.pause(CallInDoubt, plan, record, f"nobody knows whether it took place ({record.reason})")
+            found = verdict.note
+        known = "; ".join(part for part in (record.reason, found) if part)
+        raise self.pause(CallInDoubt, plan, record, f"nobody knows whether it took place ({known})")
 
     # Orphans.
 

@@ -31,13 +31,13 @@ from milepost.ledger.errors import (
     pause_id,
 )
 from milepost.ledger.hands import AsyncHands, BlockingHands, Hands
-from milepost.ledger.policy import ToolPolicy, Verdict
+from milepost.ledger.policy import ToolPolicy, Verdict, unknown
 from milepost.ledger.record import Book, CallRecord
 from milepost.ledger.request import (
     CallRequest,
     OnOrphan,
 )
-from milepost.observe import Watch
+from milepost.observe import Watch, log
 from milepost.operations import Operations
 from milepost.places import check_id, check_thread
 from milepost.sides import AsyncSide, BlockingSide
@@ -226,6 +226,19 @@ class Basis:
             note=f"{verdict.kind}. {verdict.note}".strip(),
         )
         return await store.settle(row.thread, replace(change, owner=row.owner), fence=fence)
+
+    async def asked(self, hands: Hands, policy: ToolPolicy, record: CallRecord) -> Verdict:
+        """What `reconcile` finds out. Where it fails it has found out nothing, and the verdict's note says how."""
+        assert policy.reconcile is not None
+        try:
+            verdict = await hands.do(policy.reconcile, record)
+        except Exception as exc:
+            log.warning("reconcile of %r failed for the call %r: %r", record.tool, record.key, exc)
+            return unknown(note=f"reconcile raised {type(exc).__name__}: {exc}")
+        if isinstance(verdict, Verdict):
+            return verdict
+        log.warning("reconcile of %r returned no verdict for the call %r", record.tool, record.key)
+        return unknown(note=f"reconcile returned {verdict!r:.200}: applied(…), not_applied() or unknown()")
 
     async def wait(self, hands: Hands, plan: Plan, record: CallRecord, needed: float) -> None:
         left = self.settings.wait_timeout - plan.waited

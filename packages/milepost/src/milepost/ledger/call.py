@@ -62,6 +62,8 @@ class Call:
         """That transaction is known to be committed."""
         self.over = False
         """The call is settled, or another worker's."""
+        self.in_doubt = False
+        """Its function has raised, and nobody has found out that the effect did not take place."""
 
     @property
     def recorded(self) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
@@ -11,7 +12,7 @@ from milepost.codec.calls import (
     call_key,
     fingerprint,
 )
-from milepost.errors import InvalidConfig, LeaseLost, Unavailable, Unserializable
+from milepost.errors import InvalidConfig, LeaseLost, MilepostError, Unavailable, Unserializable
 from milepost.lease import check as check_lease
 from milepost.ledger.arrival import Arrival
 from milepost.ledger.basis import Plan, facts_of
@@ -144,7 +145,8 @@ class Core(Arrival):
         if call.mark is None or call.over:
             return None
         try:
-            return await self._settle(hands, call, outcome)
+            with self._lasting(call):
+                return await self._settle(hands, call, outcome)
         finally:
             self._end(call)
 
@@ -303,30 +305,59 @@ class Core(Arrival):
     async def _failed(self, hands: Hands, plan: Plan, call: Call, error: BaseException) -> Replay:
         """Settle a call whose function raised, and find out what can be found out. Raises, or returns the result."""
         outcome = self.classify(call, error)
+        call.in_doubt = isinstance(outcome, InDoubt)
         try:
             await self.settle(hands, call, outcome)
         except CallStopped as exc:
             # The record stays as it is, and its lease will end: nothing is claimed that is not known.
             log.warning("a call that raised could not be settled: %s", exc.message)
+            if isinstance(error, Exception) and call.in_doubt and not plan.policy.retries:
+                raise exc from error
             raise error from None
-        if not isinstance(outcome, InDoubt) or not isinstance(error, Exception):
+        if not isinstance(error, Exception) or not call.in_doubt:
             raise error
         if plan.policy.retries:
             error.add_note(f"The outcome of this call of {call.tool!r} is unknown. It may be retried under its key.")
             raise error
-        store = await self.store(hands)
-        for _ in range(_ROUNDS):
-            answer = await store.calls(CallQuery(plan.home, (call.record_key,)), None, 1)
-            row = answer.rows[0] if answer.rows else None
-            if row is None or row.state not in ("in_doubt", "succeeded"):
-                raise error
-            record = self.book.open(row)
-            if row.state == "succeeded":
-                return Replay(record, record.result)
-            try:
-                following = await self._doubt(hands, store, plan, row, record, answer.now)
-            except CallStopped as exc:
-                raise exc from error
-            if following is not None:
-                raise error
+        try:
+            return await self._inquire(hands, plan, call, error)
+        except CallStopped as exc:
+            raise exc from error
+
+    async def _inquire(self, hands: Hands, plan: Plan, call: Call, error: Exception) -> Replay:
+        """Find out what became of a call that raised and may not be retried. Raises `error` only where it is known that
+        nothing was done."""
+        with self._lasting(call):
+            store = await self.store(hands)
+            for _ in range(_ROUNDS):
+                answer = await store.calls(CallQuery(plan.home, (call.record_key,)), None, 1)
+                row = answer.rows[0] if answer.rows else None
+                if row is not None and row.state == "failed":
+                    break
+                if row is None or row.state not in ("in_doubt", "succeeded"):
+                    raise call.superseded()
+                record = self.book.open(row)
+                if row.state == "succeeded":
+                    return Replay(record, record.result)
+                # A verdict that the run was resumed with is about what was before this attempt.
+                plan.request = replace(plan.request, answer=None)
+                if await self._doubt(hands, store, plan, row, record, answer.now) is not None:
+                    break
+            else:
+                raise self.in_progress(plan, None)
+        call.in_doubt = False
         raise error
+
+    @contextmanager
+    def _lasting(self, call: Call) -> Generator[None]:
+        """Let errors of the store stop the run after the call: what became of it is not recorded, or cannot be read."""
+        try:
+            yield
+        except CallStopped:
+            raise
+        except MilepostError as exc:
+            raise CallUnrecorded(
+                f"{call.tool!r} ended in thread {call.thread!r}, and what became of it could not be recorded: {exc.message}. "
+                "Run the thread again, or settle the call with Ledger.resolve.",
+                **facts_of(call),
+            ) from exc

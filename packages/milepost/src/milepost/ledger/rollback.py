@@ -18,7 +18,7 @@ from milepost.ledger.basis import Plan
 from milepost.ledger.core import Core
 from milepost.ledger.errors import CallStopped, CompensationFailed, Irreversible
 from milepost.ledger.hands import Hands
-from milepost.ledger.policy import ToolPolicy, Verdict, idempotent
+from milepost.ledger.policy import ToolPolicy, idempotent
 from milepost.ledger.record import CallRecord
 from milepost.ledger.request import CallRequest
 from milepost.ledger.upkeep import Upkeep
@@ -196,11 +196,12 @@ class Rollbacks:
                 continue
             if policy.reconcile is None:
                 return row
-            verdict = await hands.do(policy.reconcile, held)
-            if not isinstance(verdict, Verdict) or verdict.kind == "unknown":
+            verdict = await core.asked(hands, policy, held)
+            if verdict.kind == "unknown":
                 if policy.compensate is None:
                     raise Conflict(
-                        f"the call {record.key!r} of {record.tool!r} is in doubt: settle it with Ledger.resolve",
+                        f"the call {record.key!r} of {record.tool!r} is in doubt: settle it with Ledger.resolve"
+                        f"{verdict.note and f' ({verdict.note})'}",
                         thread=record.thread,
                     )
                 return row

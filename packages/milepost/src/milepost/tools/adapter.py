@@ -23,7 +23,6 @@ from milepost.ledger import (
     Call,
     CallRequest,
     CallStopped,
-    InDoubt,
     LedgerError,
     Replay,
     ToolPolicy,
@@ -36,7 +35,6 @@ from milepost.ledger import (
 )
 from milepost.ledger import Ledger as PlainLedger
 from milepost.ledger.basis import OverSaver
-from milepost.ledger.core import Core
 from milepost.ledger.hands import Hands
 from milepost.ledger.policy import Declared
 from milepost.tools.conversation import Conversation, Conversations
@@ -144,7 +142,7 @@ class Ledger(PlainLedger):
             task = task_of(request.runtime)
             wanted = self._wanted(call, request.tool, policy, task, conversation)
             wanted = self._answered(wanted, task)
-        attempt = _Attempt(self.core, hands, request, execute)
+        attempt = _Attempt(hands, request, execute)
         if self._shares(task, call, conversation):
             siblings = self._siblings(call, request, task, conversation)
             attempt.guard = lambda: self._keep_answers_apart(hands, wanted, task, siblings)
@@ -307,10 +305,7 @@ class _Seats:
 class _Attempt:
     """One run of a tool: its function for the ledger, and what is to be said of its exceptions afterwards."""
 
-    def __init__(
-        self, core: Core, hands: Hands, request: ToolCallRequest, execute: Callable[[ToolCallRequest], Any]
-    ) -> None:
-        self._core = core
+    def __init__(self, hands: Hands, request: ToolCallRequest, execute: Callable[[ToolCallRequest], Any]) -> None:
         self._hands = hands
         self._request = request
         self._execute = execute
@@ -357,15 +352,12 @@ class _Attempt:
             raise self._original
         if self.answer is None or (isinstance(error, CallStopped) and error is not self._watch.error):
             raise error
-        return self._told(error) if self._in_doubt(error) else self.answer
-
-    def _in_doubt(self, error: BaseException) -> bool:
-        """Where `reconcile` was asked, the exception is raised again only if it found that nothing was done."""
-        call = self._call
-        if call is None or isinstance(error, ArgumentsRefused):
-            return False
-        left_open = isinstance(self._core.classify(call, error), InDoubt)
-        return left_open and call.policy.reconcile is None
+        if self._watch.entered and self._watch.error is None:
+            # The tool has returned: what went wrong since is not for the model to mend.
+            raise error
+        # Only the record says that nothing was done: what the tool raised, and what was asked since, may have failed alike.
+        in_doubt = self._call is not None and self._call.in_doubt
+        return self._told(error) if in_doubt else self.answer
 
     def _told(self, error: BaseException) -> ToolMessage:
         call = self._request.tool_call

@@ -322,6 +322,19 @@ class CallsInDoubt(Behaviours):
         assert seen == [("charge", {"amount": 5}, lost.key, "in_doubt")]
 
     @needs("ledger")
+    @pytest.mark.parametrize(
+        "broken", [lambda _: True, lambda record: record.info.checkpoints[0]], ids=["no verdict", "raises"]
+    )
+    async def test_a_reconcile_that_fails_has_found_out_nothing(self, lab: Lab, broken: Any) -> None:
+        worker = Worker(lab, tools={"charge": quick(unsafe, reconcile=broken)})
+        for _ in range(2):
+            with pytest.raises(CallInDoubt, match="reconcile"):
+                await worker.do(wants(), IndexError("no answer"))
+        assert len(worker.performed) == 1
+        mended = Worker(lab, tools={"charge": quick(unsafe, reconcile=lambda _: applied("paid"))})
+        assert await mended.do(wants()) == "paid"
+
+    @needs("ledger")
     async def test_what_exceptions_say(self, lab: Lab) -> None:
         tools = {"charge": quick(unsafe, not_applied=(Refused,))}
         worker = Worker(lab, tools=tools)
@@ -534,6 +547,23 @@ class CallsFaults(Behaviours):
         plan.disarm()
         assert await worker.do(wants()) == "paid"
         assert worker.performed == []
+
+    @needs("ledger")
+    async def test_a_store_that_is_gone_when_the_tool_raises(self, lab: Lab) -> None:
+        plan = Plan()
+        worker = Worker(lab, lab.faulty(plan), tools={"charge": quick(unsafe)})
+        await worker.do(wants(call="first"))
+
+        def charge() -> None:
+            plan.arm("before", times=100)
+            raise TimeoutError("no answer")
+
+        with pytest.raises(CallUnrecorded) as stopped:
+            await worker.perform(wants(), charge)
+        assert isinstance(stopped.value.__cause__, TimeoutError)
+        plan.disarm()
+        with pytest.raises(CallInDoubt):
+            await worker.do(wants())
 
     @needs("ledger")
     async def test_every_request_carried_out_twice(self, lab: Lab) -> None:

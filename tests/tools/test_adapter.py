@@ -1,0 +1,124 @@
+"""What a ToolNode under a ledger tells the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, NamedTuple
+
+import milepost
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import BaseTool, InjectedToolCallId, tool
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode
+from langgraph.types import Command
+from milepost.saver import Saver
+from milepost.tools import Ledger, current_call, fan_out, idempotent, keyed, not_applied, unsafe
+
+CONFIG: RunnableConfig = {"configurable": {"thread_id": "one"}}
+GO: Any = {"messages": [HumanMessage("go", id="h")]}
+
+
+class Place(NamedTuple):
+    """A value of a class that no list can be made into."""
+
+    x: int
+    y: int
+
+
+class State(MessagesState):
+    place: Any
+
+
+@pytest.fixture
+def saver() -> Iterator[Saver]:
+    with milepost.connect("memory:") as saver:
+        yield saver
+
+
+def graph_over(saver: Saver, ledger: Ledger, one: BaseTool, turns: Sequence[AIMessage], *, handle: Any = False) -> Any:
+    """A model that says `turns`, then "done", and a ToolNode."""
+
+    def think(state: State) -> dict[str, Any]:
+        said = sum(isinstance(message, AIMessage) for message in state["messages"])
+        return {"messages": [turns[said] if said < len(turns) else AIMessage("done")]}
+
+    wraps: Any = {"wrap_tool_call": ledger.wrap_tool_call, "awrap_tool_call": ledger.awrap_tool_call}
+    builder: Any = StateGraph(State)
+    builder.add_node("model", think)
+    builder.add_node("tools", ToolNode([one], handle_tool_errors=handle, **wraps))
+    builder.add_edge(START, "model")
+    builder.add_conditional_edges("model", fan_out("tools"), ["tools", END])
+    builder.add_edge("tools", "model")
+    return builder.compile(checkpointer=saver)
+
+
+def asks(one: BaseTool, id: str = "m1", **arguments: Any) -> AIMessage:
+    call: Any = {"name": one.name, "args": arguments, "id": f"call of {id}", "type": "tool_call"}
+    return AIMessage("", tool_calls=[call], id=id)
+
+
+async def invoke(graph: Any, blocking: bool, given: Any = GO) -> Any:
+    return graph.invoke(given, CONFIG) if blocking else await graph.ainvoke(given, CONFIG)
+
+
+def answers(state: Any) -> list[ToolMessage]:
+    return [message for message in state["messages"] if isinstance(message, ToolMessage)]
+
+
+def _down(_record: Any) -> Any:
+    raise TimeoutError("the provider is down for reads too")
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+@pytest.mark.parametrize(
+    ("policy", "pauses"),
+    [
+        (unsafe(max_duration=0, reconcile=_down), True),
+        (unsafe(max_duration=0, reconcile=lambda _: True), True),
+        (keyed(window="24h", reconcile=lambda _: not_applied()), False),
+        (idempotent(), False),
+    ],
+)
+async def test_the_model_is_never_asked_to_mend_what_may_have_been_done(
+    saver: Saver, blocking: bool, policy: Any, pauses: bool
+) -> None:
+    @tool
+    def pay() -> str:
+        """Pay."""
+        raise TimeoutError("no answer")
+
+    graph = graph_over(saver, Ledger(saver, {"pay": policy}, skew=0), pay, [asks(pay)], handle=True)
+    state = await invoke(graph, blocking)
+    if pauses:
+        assert "reconcile" in state["__interrupt__"][0].value["why"]
+    else:
+        assert "Do not repeat it" in answers(state)[0].text
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+async def test_what_is_known_not_to_have_been_done_is_the_models_to_mend(saver: Saver, blocking: bool) -> None:
+    @tool
+    def pay() -> str:
+        """Pay."""
+        raise TimeoutError("no answer")
+
+    policy = unsafe(max_duration=0, reconcile=lambda _: not_applied())
+    graph = graph_over(saver, Ledger(saver, {"pay": policy}, skew=0), pay, [asks(pay)], handle=True)
+    assert "fix your mistakes" in answers(await invoke(graph, blocking))[0].text
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+async def test_results_of_any_class_pass(saver: Saver, blocking: bool) -> None:
+    places: list[Any] = []
+
+    @tool
+    def move(id: Annotated[str, InjectedToolCallId]) -> Any:
+        """Move."""
+        places.append(current_call().attempt)
+        return Command(update={"place": Place(1, 2), "messages": [ToolMessage("moved", tool_call_id=id)]})
+
+    graph = graph_over(saver, Ledger(saver), move, [asks(move)])
+    state = await invoke(graph, blocking)
+    assert (state["place"], answers(state)[0].text, places) == (Place(1, 2), "moved", [0])
