@@ -100,7 +100,8 @@ def test_values_without_an_answer_keep_their_identity_and_others_their_class() -
     assert all(update[name] is value for name, value in kept.items())
     assert (type(update["found"]), update["found"].x.tool_call_id, update["found"].y) == (Place, "", 3)
     assert (type(update["by"]), update["by"]["a"].tool_call_id) == (OrderedDict, "")
-    assert stored(untouched := Command(goto=[Send("a", kept)]), "old") is untouched
+    untouched: Command[str] = Command(goto=[Send("a", kept)])
+    assert stored(untouched, "old") is untouched
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,7 @@ def test_keys_stay_as_they_are() -> None:
     "change",
     [
         {"tenant": "t"},
+        {"own": "k"},
         {"message": "m2"},
         {"message": None},
         {"call": "c2"},
@@ -56,6 +57,15 @@ def test_keys_stay_as_they_are() -> None:
 )
 def test_what_is_in_a_key(change: dict[str, Any]) -> None:
     assert call_key("thread", replace(INFO, **change)) != call_key("thread", INFO)
+
+
+def test_what_is_in_a_key_of_ones_own() -> None:
+    own = replace(INFO, own="order-1")
+    infos = [own, replace(own, tenant="t"), replace(own, epoch="t"), replace(own, tenant="t", epoch="t")]
+    assert len({call_key("thread", info) for info in infos}) == len(infos)
+    for scope in ("thread", "global"):
+        assert len({handle_of_own("thread", info, scope) for info in infos}) == len(infos)
+    assert call_key("thread", replace(own, message="m2", call=None)) == "order-1"
 
 
 def test_what_is_not_in_a_key() -> None:
@@ -70,10 +80,10 @@ def test_where_a_part_ends(some: list[Any], others: list[Any]) -> None:
 
 @given(st.text(min_size=1, max_size=200), st.integers(0, 10**9), st.text(max_size=80))
 def test_a_downstream_key_fits_a_header(handle: str, generation: int, step: str) -> None:
-    key = downstream(handle_of_own("t", "", handle, "global"), generation, step)
+    key = downstream(handle_of_own("t", replace(INFO, own=handle), "global"), generation, step)
     assert key.isascii()
     assert len(key) <= LONGEST_HANDLE
-    assert key != downstream(handle_of_own("t", "", handle, "global"), generation + 1, step)
+    assert key != downstream(handle_of_own("t", replace(INFO, own=handle), "global"), generation + 1, step)
 
 
 @settings(max_examples=40)

@@ -94,19 +94,31 @@ def digest(*parts: str | int | None) -> str:
 
 
 def call_key(thread: str, info: CallInfo) -> str:
-    """The key of a call by its ids, which are all that survives a repetition (see the ledger's documentation)."""
+    """The key of a call by its ids, which are all that survives a repetition (see the ledger's documentation), or by a key
+    of the user's: that itself, where no tenant and no epoch tell it from others."""
     key = info.own
+    if key is not None and (info.tenant or info.epoch):
+        key = digest("own", SCHEME, info.tenant, info.epoch, key)
     if key is None:
         message: str | int = info.message if info.message is not None else info.position
         key = digest("call", SCHEME, info.tenant, thread, message, info.call, info.apart, info.epoch)
     return digest("step", SCHEME, key, info.step_of, info.step) if info.step else key
 
 
-def handle_of_own(thread: str, tenant: str, key: str, scope: str) -> str:
+def handle_of_own(thread: str, info: CallInfo, scope: str) -> str:
     """The downstream handle of a key of the user's: the key itself where nothing else can have the same."""
-    if scope == "global" and not tenant and key.isascii() and key.isprintable() and len(key) <= LONGEST_HANDLE - 8:
+    key = info.own or ""
+    if (
+        scope == "global"
+        and not info.tenant
+        and not info.epoch
+        and key.isascii()
+        and key.isprintable()
+        and len(key) <= LONGEST_HANDLE - 8
+    ):
         return key
-    return digest("key", SCHEME, tenant, scope, thread if scope == "thread" else None, key)
+    epoch = (info.epoch,) if info.epoch else ()
+    return digest("key", SCHEME, info.tenant, scope, thread if scope == "thread" else None, key, *epoch)
 
 
 def downstream(handle: str, generation: int, step: str = "") -> str:

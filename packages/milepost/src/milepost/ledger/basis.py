@@ -196,7 +196,7 @@ class Basis:
             compensable=policy.compensate is not None,
         )
         key = call_key(thread, info)
-        handle = key if own is None else handle_of_own(thread, settings.tenant, own, scope)
+        handle = key if own is None else handle_of_own(thread, info, scope)
         home = "" if own is not None and scope == "global" else thread
         fence = self.fence(home)
         beside = () if own is not None else tuple(_key_of(thread, info, *ids) for ids in request.alike)

@@ -23,7 +23,7 @@ from milepost.ledger.hands import Hands
 from milepost.ledger.policy import Declared, Duration, ToolPolicy, Verdict, declared, seconds, unsafe
 from milepost.ledger.record import CallRecord
 from milepost.ledger.repair import repair
-from milepost.ledger.request import CallRequest, OnOrphan, Outcome
+from milepost.ledger.request import EPOCH, CallRequest, OnOrphan, Outcome
 from milepost.ledger.rollback import Rollback, Rollbacks
 from milepost.ledger.upkeep import Upkeep
 from milepost.places import check_id, check_thread, configurable
@@ -45,7 +45,7 @@ class Ledger:
         wait_timeout: how long to wait for another worker's call, or for the time after which none can act any more.
         barrier_timeout: how long to wait until the checkpoint that a task started from is durable.
         skew: how far apart clocks, and the ends of effects, may be; added before an outcome is decided.
-        tenant: part of every key.
+        tenant: part of every key, also of keys of the user's. Operators' methods list the records of all tenants.
         owner: who this worker is, in records and audit trails.
         on_orphan: what to do about an equal call whose message is gone, see `CallRequest.orphans`.
         on_unsettled: what to do when a checkpoint is put over a call of this ledger that is not settled.
@@ -220,7 +220,8 @@ class Ledger:
         policy: ToolPolicy | None,
     ) -> CallRequest:
         tool = getattr(function, "__name__", type(function).__name__)
-        thread = _thread_here() if thread_id is None else thread_id
+        here = _configurable_here()
+        thread = str(here["thread_id"]) if thread_id is None and here.get("thread_id") is not None else thread_id
         if thread is None and scope == "thread":
             raise InvalidConfig(
                 f"the call {key!r} is made outside of a run: name its thread, thread_id=…, or use scope='global'",
@@ -234,6 +235,7 @@ class Ledger:
             key=key,
             scope=scope,
             policy=policy,
+            epoch=str(here.get(EPOCH) or ""),
         )
 
     # For operators.
@@ -389,9 +391,7 @@ def _checkpoint_of(to: object) -> str:
     return text
 
 
-def _thread_here() -> str | None:
-    """The thread of the run that this is called in."""
+def _configurable_here() -> Mapping[str, Any]:
+    """What is configured of the run that this is called in."""
     config = var_child_runnable_config.get()
-    inner = (config or {}).get("configurable") or {}
-    thread = inner.get("thread_id")
-    return None if thread is None else str(thread)
+    return (config or {}).get("configurable") or {}

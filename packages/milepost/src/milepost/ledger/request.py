@@ -8,6 +8,9 @@ from typing import Any, Literal, TypeAlias
 
 from milepost.ledger.policy import ToolPolicy, Verdict
 
+EPOCH = "milepost_epoch"
+"""Key under ``configurable``. Calls of another epoch are other calls: to perform on purpose what is recorded."""
+
 OnOrphan = Literal["auto", "pause", "run"]
 """What is done when an equal call is recorded whose message is gone: "auto" adopts it where the class of the tool
 allows a retry, and pauses otherwise."""

@@ -25,8 +25,8 @@ from milepost.ledger import (
     unknown,
     unsafe,
 )
+from milepost.ledger.request import EPOCH
 from milepost.tools.adapter import Ledger, Misplaced, SharedTask, SharedTaskWarning
-from milepost.tools.pregel import EPOCH
 from milepost.tools.results import MARK
 from milepost.tools.routing import fan_out
 

@@ -12,6 +12,7 @@ from typing import Any
 from langgraph.prebuilt import ToolNode, ToolRuntime
 
 from milepost.errors import InvalidConfig
+from milepost.ledger.request import EPOCH
 
 _DURABILITY = "__pregel_durability"
 _RESUME_MAP = "__pregel_resume_map"
@@ -19,9 +20,6 @@ _CHECKPOINT_MAP = "checkpoint_map"
 _SCRATCHPAD = "__pregel_scratchpad"
 _PATH = "langgraph_path"
 _PULL = "__pregel_pull"
-
-EPOCH = "milepost_epoch"
-"""Key under ``configurable``. Calls of another epoch are other calls: to perform on purpose what is recorded."""
 
 
 @dataclass(frozen=True, slots=True)

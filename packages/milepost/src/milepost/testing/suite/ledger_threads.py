@@ -132,6 +132,21 @@ class CallsKeys(Behaviours):
         assert len(downstream) == 2, "an API would take two threads' calls for one"
 
     @needs("ledger")
+    @pytest.mark.parametrize("scope", ["thread", "global"])
+    async def test_tenants_and_epochs_tell_keys_of_ones_own_apart(self, lab: Lab, scope: str) -> None:
+        workers = [Worker(lab, tenant=tenant) for tenant in ("", "a", "b")]
+        requests = [wants(key="invoice-1", scope=scope, epoch=epoch) for epoch in ("", "2", "3")]
+        asked = [(worker, request) for worker in workers for request in requests]
+        for number, (worker, request) in enumerate(asked):
+            assert await worker.do(request, number) == number
+        for number, (worker, request) in enumerate(asked):
+            assert await worker.do(request, "again") == number
+        assert len({key for worker in workers for key, _ in worker.performed}) == len(asked)
+        records = await workers[0].calls("" if scope == "global" else "thread")
+        assert [record.info.own for record in records] == ["invoice-1"] * len(asked)
+        assert "invoice-1" in [record.key for record in records], "as without tenants and epochs"
+
+    @needs("ledger")
     async def test_a_key_of_the_tools_class(self, lab: Lab) -> None:
         policy = unsafe(key=lambda arguments: f"order-{arguments['id']}", scope="global")
         worker = Worker(lab, tools={"charge": policy})
