@@ -118,12 +118,11 @@ def _maintain(options: argparse.Namespace) -> int:
         "compact_over": options.compact_over,
         "quiet": options.quiet,
         "graph": None if options.graph is None else targets.find(options.graph),
-        "hooks": _hooks(options),
         "merge": options.merge,
         "dry_run": options.dry_run,
     }
     with connect(options.url) as saver, _progress(saver, options) as progress:
-        report = saver.maintain(policy, **given, progress=progress)
+        report = saver.maintain(policy, **given, hooks=_hooks(saver, options), progress=progress)
     if options.json:
         _print(
             {
@@ -139,8 +138,8 @@ def _maintain(options: argparse.Namespace) -> int:
     return int(bool(report.failed))
 
 
-def _hooks(options: argparse.Namespace) -> Hooks | None:
-    return None if options.archive is None else ArchiveFolder(options.archive)
+def _hooks(saver: Saver, options: argparse.Namespace) -> Hooks | None:
+    return None if options.archive is None else ArchiveFolder(options.archive, tenant=saver.tenant)
 
 
 def _tell(report: Report) -> None:
@@ -194,15 +193,18 @@ def _import(options: argparse.Namespace) -> int:
     with connect(options.url) as saver:
         for path in options.archive:
             restored = saver.restore(path, options.thread)
+            attachments = f", {restored.attachments} attachments" if restored.attachments else ""
+            cut = f"; {restored.cut} bytes at its end are no whole step" if restored.cut else ""
             print(
-                f"{restored.thread}: {restored.checkpoints} checkpoints, {restored.writes} pending writes from {path}"
+                f"{restored.thread}: {restored.checkpoints} checkpoints, {restored.writes} pending writes{attachments} "
+                f"from {path}{cut}"
             )
     return 0
 
 
 def _erase(options: argparse.Namespace) -> int:
     with connect(options.url) as saver:
-        reports = saver.erase(options.thread, hooks=_hooks(options), force=options.force)
+        reports = saver.erase(options.thread, hooks=_hooks(saver, options), force=options.force)
     if options.json:
         _print([asdict(one) for one in reports])
     else:

@@ -2,13 +2,17 @@
 
 A file is a sequence of frames, each appended as a whole and synced before anything is deleted:
 
-    u32, u64            lengths of the head and of the body, little endian
+    u32, u64, u32       lengths of the head and of the body, and the CRC-32 of these twelve bytes; little endian
     head                an envelope around the msgpack of [version, thread, spans of the packs]
     body                an envelope around the msgpack of [rows, writes, packs], compressed
 
-Checkpoints, writes and packs are as the store has them, so what was sealed with a key is sealed here too; ids are not.
-A pack that an earlier frame has is left out. A frame that was cut short is what a crash left, of a step that was not
-carried out: it is passed over, and replaced by the next one.
+The thread's name is the one that it has in the store, with its tenant. Checkpoints, writes and packs are as the store
+has them, so what was sealed with a key is sealed here too; ids are not. A pack that an earlier frame has is left out. A
+last frame that was cut short is what a crash left, of a step that was not carried out: it is passed over, and replaced
+by the next one. Lengths that do not verify are damage, behind which nothing is read, and nothing written.
+
+Beside the files lies a list of what was erased, as hashes: maintenance that read a thread before it was erased finds it
+there, and does not bring the thread back.
 """
 
 from __future__ import annotations
@@ -17,12 +21,14 @@ import asyncio
 import hashlib
 import os
 import struct
+import zlib
 from bisect import bisect_right
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import ormsgpack
 
@@ -30,7 +36,9 @@ from milepost.codec.envelope import unwrap, wrap
 from milepost.codec.pack import MERGE_LEVEL
 from milepost.errors import Corrupt, FormatTooNew, InvalidConfig
 from milepost.pending import running_loop
+from milepost.places import check_path, check_thread
 from milepost.store import Batch, CheckpointRow, Pack, Span, WriteRow, merge_spans
+from milepost.tenants import check_tenant, full_name
 from milepost.upkeep import Hooks
 
 try:
@@ -41,7 +49,13 @@ except ImportError:  # no locks there: one process at a time
 VERSION = 1
 SUFFIX = ".milepost-archive"
 
-_LENGTHS = struct.Struct("<IQ")
+ERASURES = "erasures.milepost-log"
+
+_LENGTHS = struct.Struct("<IQI")
+_CHECKED = 12
+"""Bytes of the lengths that their checksum is of."""
+_NOTED: ContextVar[Mapping[Path, int] | None] = ContextVar("milepost-archiving", default=None)
+"""How long the list of erasures was when what is to be archived was not yet read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,50 +63,124 @@ class Frame:
     """One step of maintenance: what went with it."""
 
     thread: str
+    """The name that it has in the store, with its tenant."""
     batch: Batch
+    end: int
+    """Where it ends in the file."""
 
 
 class ArchiveFolder(Hooks):
     """Hooks that archive what goes into `folder`, a file for each thread; `erase` removes the file.
 
     A plan that could not be archived is not carried out. `milepost.saver.Saver.restore` loads a file again.
+
+    Args:
+        folder: made when something is to be archived. It is for the threads of one store: another store's thread of the
+            same id would have the same file.
+        tenant: that of the saver whose threads are archived, None for one without. Savers refuse an archive that is not
+            for their tenant. Several tenants may share a folder, also with a saver of the whole store.
+
+    Raises `InvalidConfig` for what is no path or no tenant.
     """
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self.folder = Path(folder)
+    def __init__(self, folder: str | os.PathLike[str], *, tenant: str | None = None) -> None:
+        self.folder = Path(check_path(folder, "folder"))
+        self.tenant = None if tenant is None else check_tenant(tenant)
+        self._erasures = self.folder / ERASURES
 
     def path_of(self, thread: str) -> Path:
         """The file of a thread, whether or not it exists."""
-        return self.folder / (hashlib.sha256(thread.encode("utf-8", "surrogatepass")).hexdigest()[:40] + SUFFIX)
+        return self.folder / (self._digest(thread).hex() + SUFFIX)
+
+    def _name(self, thread: str) -> str:
+        name = check_thread(thread)
+        return name if self.tenant is None else full_name(self.tenant, name)
+
+    def _digest(self, thread: str) -> bytes:
+        return hashlib.sha256(self._name(thread).encode("utf-8", "surrogatepass")).digest()[:20]
+
+    @contextmanager
+    def archiving(self, thread: str) -> Generator[None]:
+        # Whoever erases and finds no folder has deleted the thread before it is read here.
+        self.folder.mkdir(parents=True, exist_ok=True)
+        noted = self._erasures.stat().st_size if self._erasures.exists() else 0
+        token = _NOTED.set({**(_NOTED.get() or {}), self.folder: noted})
+        try:
+            yield
+        finally:
+            _NOTED.reset(token)
 
     def archive(self, thread: str, batch: Batch) -> object:
         if running_loop() is not None:
             return asyncio.to_thread(self._append, thread, batch)
-        self._append(thread, batch)
-        return None
+        return self._append(thread, batch)
 
-    def _append(self, thread: str, batch: Batch) -> None:
+    def _append(self, thread: str, batch: Batch) -> bool:
         path = self.path_of(thread)
         self.folder.mkdir(parents=True, exist_ok=True)
-        with path.open("a+b") as file:
-            if fcntl is not None:
-                fcntl.flock(file, fcntl.LOCK_EX)
+        with _locked(path) as file:
+            # Whoever erases lists the thread before the file goes: what is appended after this look goes with it.
+            if self._erased(thread):
+                if not os.fstat(file.fileno()).st_size:
+                    path.unlink()
+                return False
             end, known = _end_of(file, path)
             file.truncate(end)
-            file.write(_encoded(thread, batch, known))
+            file.write(_encoded(self._name(thread), batch, known))
             file.flush()
             os.fsync(file.fileno())
+        self._sync()
+        return True
+
+    def _erased(self, thread: str) -> bool:
+        """Whether the thread was erased since `archiving` began."""
+        noted = (_NOTED.get() or {}).get(self.folder)
+        if noted is None or not self._erasures.exists():
+            return False
+        with self._erasures.open("rb") as file:
+            file.seek(noted)
+            return self._digest(thread) in file.read()
+
+    def erase(self, thread: str) -> object:
+        if running_loop() is not None:
+            return asyncio.to_thread(self._erase, thread)
+        return self._erase(thread)
+
+    def _erase(self, thread: str) -> int:
+        if not self.folder.is_dir():
+            return 0
+        path = self.path_of(thread)
+        with _locked(path) as file:
+            found = os.fstat(file.fileno()).st_size > 0
+            with self._erasures.open("ab") as erasures:
+                erasures.write(self._digest(thread))
+                erasures.flush()
+                os.fsync(erasures.fileno())
+            path.unlink()
+        self._sync()
+        return int(found)
+
+    def _sync(self) -> None:
+        """Have the names in the folder survive a crash."""
         folder = os.open(self.folder, os.O_RDONLY)
         try:
             os.fsync(folder)
         finally:
             os.close(folder)
 
-    def erase(self, thread: str) -> object:
-        with suppress(FileNotFoundError):
-            self.path_of(thread).unlink()
-            return 1
-        return 0
+
+@contextmanager
+def _locked(path: Path) -> Generator[IO[bytes]]:
+    """The file at `path`, which is made if need be, and nobody else's for the block."""
+    while True:
+        with path.open("a+b") as file:
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_EX)
+            with suppress(FileNotFoundError):
+                # It may have been removed before the lock was ours.
+                if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                    yield file
+                    return
 
 
 def frames(path: str | os.PathLike[str]) -> Iterator[Frame]:
@@ -105,19 +193,33 @@ def frames(path: str | os.PathLike[str]) -> Iterator[Frame]:
     except OSError as exc:
         raise InvalidConfig(f"the archive {path} cannot be read: {exc}", what="path", value=repr(str(path))) from exc
     with file:
-        for head, body in _frames(file):
+        for head, start, end in _pieces(file, Path(path)):
             _, thread, _ = _head(head, Path(path))
-            yield Frame(thread, _batch(unwrap(body)))
+            file.seek(start)
+            yield Frame(thread, _batch(unwrap(file.read(end - start))), end)
 
 
-def whole(path: str | os.PathLike[str]) -> tuple[str, Batch]:
-    """The thread that an archive is of, and all it holds, oldest first. Its packs may overlap. Raises as `frames`."""
+class Whole(NamedTuple):
+    """All that an archive holds."""
+
+    thread: str
+    """The name that it has in the store, with its tenant."""
+    batch: Batch
+    """Oldest first. Its packs may overlap."""
+    cut: int
+    """Bytes at the end that are no whole frame: of a step that a crash kept from being carried out, or lost."""
+
+
+def whole(path: str | os.PathLike[str]) -> Whole:
+    """All that an archive holds. Raises as `frames`."""
     rows: dict[tuple[str, str], CheckpointRow] = {}
     writes: dict[tuple[str, str, str, int], tuple[str, str, WriteRow]] = {}
     packs: list[Pack] = []
-    thread = ""
+    thread, end = "", 0
     for frame in frames(path):
-        thread = frame.thread
+        if thread not in ("", frame.thread):
+            raise Corrupt(f"the archive {path} holds frames of several threads", damage="archive")
+        thread, end = frame.thread, frame.end
         # A step that was not carried out is archived again.
         rows |= {(row.ns, row.id): row for row in frame.batch.rows}
         writes |= {(ns, id, row.task, row.idx): (ns, id, row) for ns, id, row in frame.batch.writes}
@@ -125,32 +227,36 @@ def whole(path: str | os.PathLike[str]) -> tuple[str, Batch]:
     if not thread:
         raise Corrupt(f"the archive {path} holds nothing", damage="archive")
     ordered = sorted(rows.values(), key=lambda row: (row.key, row.ns))
-    return thread, Batch(tuple(ordered), tuple(writes.values()), tuple(packs))
+    batch = Batch(tuple(ordered), tuple(writes.values()), tuple(packs))
+    return Whole(thread, batch, max(0, Path(path).stat().st_size - end))
 
 
-def _frames(file: IO[bytes]) -> Iterator[tuple[bytes, bytes]]:
-    while len(lengths := file.read(_LENGTHS.size)) == _LENGTHS.size:
-        head_size, body_size = _LENGTHS.unpack(lengths)
-        head = file.read(head_size)
-        body = file.read(body_size)
-        if len(head) < head_size or len(body) < body_size:
+def _pieces(file: IO[bytes], path: Path) -> Iterator[tuple[bytes, int, int]]:
+    """(head, where the body begins, where it ends) of each whole frame, up to one that was cut short."""
+    at, size = 0, os.fstat(file.fileno()).st_size
+    while True:
+        file.seek(at)
+        lengths = file.read(_LENGTHS.size)
+        if len(lengths) < _LENGTHS.size:
             return
-        yield head, body
+        head_size, body_size, noted = _LENGTHS.unpack(lengths)
+        if zlib.crc32(lengths[:_CHECKED]) != noted:
+            if not any(lengths) and not file.read().strip(b"\0"):
+                return  # room that a file system had given to a frame, when the power failed
+            raise Corrupt(f"the archive {path} is damaged at byte {at}", damage="archive")
+        start = at + _LENGTHS.size + head_size
+        if start + body_size > size:
+            return
+        at = start + body_size
+        yield file.read(head_size), start, at
 
 
 def _end_of(file: IO[bytes], path: Path) -> tuple[int, tuple[Span, ...]]:
     """Where the last whole frame ends, and which items the frames have."""
-    file.seek(0)
     end = 0
-    size = os.fstat(file.fileno()).st_size
     known: list[Span] = []
-    while len(lengths := file.read(_LENGTHS.size)) == _LENGTHS.size:
-        head_size, body_size = _LENGTHS.unpack(lengths)
-        if end + _LENGTHS.size + head_size + body_size > size:
-            break
-        known += (Span(*span) for span in _head(file.read(head_size), path)[2])
-        end += _LENGTHS.size + head_size + body_size
-        file.seek(end)
+    for head, _, end in _pieces(file, path):  # noqa: B007  # where the last one ends is asked for
+        known += (Span(*span) for span in _head(head, path)[2])
     return end, merge_spans(known)
 
 
@@ -181,7 +287,8 @@ def _encoded(thread: str, batch: Batch, known: tuple[Span, ...]) -> bytes:
     ]
     body = ormsgpack.packb([rows, writes, [list(pack) for pack in packs]])
     sealed = wrap(body, compress_over=0, level=MERGE_LEVEL)
-    return _LENGTHS.pack(len(head), len(sealed)) + head + sealed
+    lengths = _LENGTHS.pack(len(head), len(sealed), 0)[:_CHECKED]
+    return lengths + struct.pack("<I", zlib.crc32(lengths)) + head + sealed
 
 
 def _has(known: tuple[Span, ...], pack: Pack) -> bool:

@@ -13,11 +13,13 @@ from langgraph.checkpoint.base import DeltaChannelHistory
 from milepost import archive, maintenance, upkeep
 from milepost.codec.codec import of_checkpoint
 from milepost.errors import Conflict, InvalidConfig, MilepostError
+from milepost.observe import log, thread_hash
 from milepost.operations import PAGE, TRIES, Operations, restless
 from milepost.places import ATTACHMENTS, PINNED, Place
 from milepost.retention import live_spans
 from milepost.sides import Side
 from milepost.store import Query
+from milepost.tenants import TenantBackend, bare_name, full_name
 
 
 async def keep(ops: Operations, side: Side, order: upkeep.Order) -> upkeep.Report:
@@ -46,8 +48,11 @@ async def erase(ops: Operations, side: Side, thread: str, hooks: upkeep.Hooks, *
 async def restore(ops: Operations, side: Side, path: str | os.PathLike[str], thread: str | None) -> upkeep.Restored:
     """See `milepost.saver.Saver.restore`."""
     store = await ops.open(side)
-    source, found = archive.whole(path)
+    name, found, cut = archive.whole(path)
+    source = _own(ops, name, path)
     target = thread or source
+    if cut:
+        log.warning("the archive of thread %s ends inside a step: %d bytes are passed over", thread_hash(source), cut)
     there = await store.outline(target)
     strangers = {mark[:2] for mark in there.marks} - {(row.ns, row.id) for row in found.rows} if there else ()
     if strangers:
@@ -57,15 +62,33 @@ async def restore(ops: Operations, side: Side, path: str | os.PathLike[str], thr
             thread=target,
         )
     live = live_spans(found.rows, (row for *_, row in found.writes))
-    packs = ops.codec.regroup(source, target, found.packs, live)
-    batch = ops.codec.reseal(source, target, replace(found, packs=()))
+    # What a tenant's saver has sealed names the thread as the tenant does.
+    sealed, bare = bare_name(source), bare_name(target)
+    packs = ops.codec.regroup(sealed, bare, found.packs, live)
+    batch = ops.codec.reseal(sealed, bare, replace(found, packs=()))
     for at in range(0, len(packs), PAGE):
         await store.load(target, replace(batch, rows=(), writes=(), packs=tuple(packs[at : at + PAGE])))
     await store.load(target, replace(batch, rows=(), packs=()))
     for at in range(0, len(batch.rows), PAGE):
         await store.load(target, replace(batch, rows=batch.rows[at : at + PAGE], writes=(), packs=()))
     ops.codec.reset(target)
-    return upkeep.Restored(target, len(batch.rows), len(batch.writes))
+    attachments = sum(row.ns == ATTACHMENTS for row in batch.rows)
+    return upkeep.Restored(target, len(batch.rows) - attachments, len(batch.writes), attachments, cut)
+
+
+def _own(ops: Operations, name: str, path: str | os.PathLike[str]) -> str:
+    """The id that the thread `name` of an archive has for this saver. Raises `InvalidConfig` when it is not its tenant's."""
+    backend = ops.shared.backend
+    if not isinstance(backend, TenantBackend):
+        return name
+    if name != full_name(backend.tenant, bare := bare_name(name)):
+        raise InvalidConfig(
+            f"the archive {path} is not of a thread of tenant {backend.tenant!r}: restore it with the saver of its own "
+            "tenant, or with one of the whole store",
+            what="path",
+            value=repr(str(path)),
+        )
+    return bare
 
 
 async def pin(ops: Operations, side: Side, place: Place, *, value: bool) -> RunnableConfig:

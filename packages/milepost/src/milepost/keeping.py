@@ -14,6 +14,7 @@ from typing import Any, TypedDict, Unpack, cast
 from langchain_core.runnables import RunnableConfig
 
 from milepost import chores
+from milepost.archive import ArchiveFolder
 from milepost.compacting import Compaction
 from milepost.compaction import Compactor
 from milepost.errors import InvalidConfig, Unavailable
@@ -141,7 +142,7 @@ class Keeping(ABC):
         time ("moved"). A put waits for one step at most: `milepost.maintenance.STEP` rows, or `STEP_BYTES`.
         What happens to one thread, such as an error of a hook, stops no other; `Unavailable` ends it all.
         """
-        order = replace(_order(policy, **options), dry_run=dry_run, progress=_progress(progress))
+        order = replace(_order(policy, self.tenant, **options), dry_run=dry_run, progress=_progress(progress))
         return run(chores.keep(self._ops, self._blocking(), order))
 
     async def amaintain(
@@ -153,7 +154,7 @@ class Keeping(ABC):
         **options: Unpack[Options],
     ) -> Report:
         """`maintain`, async. Hooks may be coroutine functions."""
-        order = replace(_order(policy, **options), dry_run=dry_run, progress=_progress(progress))
+        order = replace(_order(policy, self.tenant, **options), dry_run=dry_run, progress=_progress(progress))
         return await chores.keep(self._ops, self._async(), order)
 
     def maintaining(
@@ -175,7 +176,7 @@ class Keeping(ABC):
 
         Raises `Unavailable` for a saver that is closed.
         """
-        order = _order(policy, **options)
+        order = _order(policy, self.tenant, **options)
         shared = self._ops.shared
         if shared.closed:
             raise Unavailable("the saver is closed: open it again", backend=shared.backend.name, op="maintaining")
@@ -211,14 +212,14 @@ class Keeping(ABC):
         One that has unsettled calls in the ledger is left, and told, unless `force`: then the records of those stay.
         What stays of a thread is that it was deleted: its id, and ids of checkpoints, so that late writes are refused.
         """
-        names, given = check_list(thread_ids, "thread_ids"), _hooks(hooks)
+        names, given = check_list(thread_ids, "thread_ids"), _hooks(hooks, self.tenant)
         return tuple(run(chores.erase(self._ops, self._blocking(), name, given, force=force)) for name in names)
 
     async def aerase(
         self, thread_ids: Sequence[str], *, hooks: Hooks | None = None, force: bool = False
     ) -> tuple[Erased, ...]:
         """`erase`, async."""
-        names, given = check_list(thread_ids, "thread_ids"), _hooks(hooks)
+        names, given = check_list(thread_ids, "thread_ids"), _hooks(hooks, self.tenant)
         return tuple([await chores.erase(self._ops, self._async(), name, given, force=force) for name in names])
 
     def restore(self, path: str | os.PathLike[str], thread_id: str | None = None) -> Restored:
@@ -342,9 +343,15 @@ def _progress(progress: object) -> Progress | None:
     return None if progress is None else check_callable(progress, "progress")
 
 
-def _hooks(hooks: object) -> Hooks:
+def _hooks(hooks: object, tenant: str | None) -> Hooks:
     if hooks is not None and not isinstance(hooks, Hooks):
         raise InvalidConfig(f"hooks is {hooks!r}: it must be an instance of a subclass of milepost.Hooks", what="hooks")
+    if isinstance(hooks, ArchiveFolder) and hooks.tenant != tenant:
+        raise InvalidConfig(
+            f"hooks is an archive for tenant {hooks.tenant!r}, and this saver's is {tenant!r}: pass "
+            f"ArchiveFolder({str(hooks.folder)!r}, tenant={tenant!r})",
+            what="hooks",
+        )
     return hooks or Hooks()
 
 
@@ -391,6 +398,7 @@ def _migration(ops: Operations, mode: object, threads: object, after: object) ->
 
 def _order(
     policy: object,
+    tenant: str | None,
     *,
     threads: object = None,
     compact: object = (),
@@ -404,4 +412,6 @@ def _order(
 ) -> Order:
     names = None if threads is None else tuple(check_list(threads, "threads"))
     compaction = _compaction(compact, compact_namespace, compact_over, quiet, graph)
-    return Order(policies_of(policy), names, compaction, _hooks(hooks), merge, clock=check_callable(clock, "clock"))
+    return Order(
+        policies_of(policy), names, compaction, _hooks(hooks, tenant), merge, clock=check_callable(clock, "clock")
+    )

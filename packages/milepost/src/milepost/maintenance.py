@@ -12,6 +12,7 @@ from milepost.compacting import Compacted
 from milepost.errors import Conflict, Corrupt, InvalidConfig
 from milepost.observe import log
 from milepost.packing import KEEP_WHOLE, Use, groups, uses
+from milepost.places import ATTACHMENTS
 from milepost.retention import Lineage, Place, Retention
 from milepost.store import Batch, Drop, Mark, Outline, Query, Span, Store
 from milepost.survey import Choice, Survey
@@ -70,6 +71,8 @@ class ThreadPlan:
     """Whether the whole thread goes."""
     compacted: tuple[str, ...]
     """Channels of the latest checkpoint that a new one makes smaller."""
+    attachments: tuple[str, ...]
+    """The addresses of what compaction has moved, and moves, out of the thread's state."""
     before: Amount
     after: Amount
     token: str = field(repr=False)
@@ -200,6 +203,7 @@ async def plan_thread(
         checkpoints=tuple(place for place in survey.marks if place in gone),
         deleted=kept is None,
         compacted=channels,
+        attachments=tuple(id for ns, id in survey.marks if ns == ATTACHMENTS),
         before=Amount.of(outline),
         after=amounts[-1] if amounts else Amount.of(survey.outline),
         token=outline.token,
@@ -375,7 +379,8 @@ class Progress:
     now: Amount
 
 
-Archive = Callable[[Drop], Awaitable[Any]]
+Archive = Callable[[Drop], Awaitable[bool]]
+"""Whether what is about to go with a step was taken."""
 
 
 async def carry_out(store: Store, plan: ThreadPlan, archive: Archive | None = None) -> Progress:
@@ -391,8 +396,8 @@ async def carry_out(store: Store, plan: ThreadPlan, archive: Archive | None = No
     for number, step in enumerate(plan.steps):
         if not token:
             return Progress(False, gone, now)
-        if archive is not None and step.checkpoints:
-            await archive(step)
+        if archive is not None and step.checkpoints and not await archive(step):
+            return Progress(False, gone, now)
         token = await store.drop(plan.thread, step, token)
         last = number + 1 == len(plan.steps)
         # After a lost reply, a thread that was deleted looks as if somebody else had been here.

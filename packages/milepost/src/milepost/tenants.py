@@ -52,6 +52,16 @@ def check_tenant(value: object) -> str:
     return text
 
 
+def full_name(tenant: str, thread: str) -> str:
+    """The name that a tenant's thread has in the store."""
+    return f"{MARK}{tenant}{MARK}{thread}"
+
+
+def bare_name(name: str) -> str:
+    """The name that the thread `name` of the store has for its tenant; of a thread without one the same."""
+    return name.split(MARK, 2)[2] if name.startswith(MARK) and name.count(MARK) > 1 else name
+
+
 class Fenced(Protocol):
     """What a backend that declares the capability "tenants" also has."""
 
@@ -98,7 +108,7 @@ class TenantStore:
     def __init__(self, store: Store, tenant: str) -> None:
         self._store = store
         self._calls = cast("CallStore", store)
-        self._prefix = f"{MARK}{tenant}{MARK}"
+        self._prefix = full_name(tenant, "")
         self._shown = repr(self._prefix)[1:-1]
 
     def _own(self, thread: str) -> bool:

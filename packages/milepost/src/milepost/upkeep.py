@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
@@ -13,8 +14,9 @@ from milepost.codec import Codec
 from milepost.codec.calls import CallInfo, about_call
 from milepost.compacting import Compacted, Compaction, History, compacted
 from milepost.errors import InvalidConfig, Unavailable
-from milepost.maintenance import Amount, ThreadPlan, by_policy, carry_out, plan_thread
+from milepost.maintenance import Amount, Archive, ThreadPlan, by_policy, carry_out, plan_thread
 from milepost.observe import Watch, log, thread_hash
+from milepost.places import ATTACHMENTS
 from milepost.retention import Place, Retention, live_spans
 from milepost.store import Batch, Drop, Store
 from milepost.survey import Survey
@@ -41,9 +43,16 @@ class Hooks:
         keeps those, and what they need; anything else agrees."""
         return None
 
+    def archiving(self, thread: str) -> AbstractContextManager[object]:
+        """Entered before that is read which `archive` takes, and left when it has returned: by this a hook can tell
+        whether the thread was erased in between."""
+        return nullcontext()
+
     def archive(self, thread: str, batch: Batch) -> object:
-        """Takes checkpoints that are about to go, with their pending writes and the packs of both. They go as soon as it
-        has returned. May be called several times for a thread, and again with the same after a crash."""
+        """Takes checkpoints that are about to go, with their pending writes and the packs of both, and first of all the
+        attachments of the thread. They go as soon as it has returned; with False, which says that it did not take them,
+        they stay, and the thread is planned anew. May be called several times for a thread, and again with the same
+        after a crash."""
         return None
 
     def after(self, report: ThreadReport) -> object:
@@ -131,6 +140,10 @@ class Restored:
     thread: str
     checkpoints: int
     writes: int
+    attachments: int = 0
+    cut: int = 0
+    """Bytes at the end of the archive that were passed over, as no whole step: one that a crash kept from being carried
+    out leaves them, and so does whoever cuts the file short."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +264,7 @@ class _Job:
             if order.dry_run:
                 self._gone, self._now, self._compacted = len(plan.checkpoints), plan.after, plan.compacted
                 return self.report("changed", deleted=plan.deleted)
-            progress = await carry_out(self._store, plan, self._archive if archives else None)
+            progress = await carry_out(self._store, plan, self._archiver(plan) if archives else None)
             self._gone += progress.gone
             self._now = progress.now
             if progress.done:
@@ -286,8 +299,20 @@ class _Job:
         wanted = compact if order.compaction.compactors else None
         return await plan_thread(self._store, self._codec, self.thread, choose, merge=order.merge, compact=wanted)
 
-    async def _archive(self, step: Drop) -> None:
-        await called(self.order.hooks.archive(self.thread, await batch_of(self._store, self.thread, step)))
+    def _archiver(self, plan: ThreadPlan) -> Archive:
+        """Has the hook take what a step deletes, and with the first step what any message may name."""
+        beside = [(ATTACHMENTS, address) for address in plan.attachments]
+
+        async def archive(step: Drop) -> bool:
+            nonlocal beside
+            hooks = self.order.hooks
+            with hooks.archiving(self.thread):
+                batch = await batch_of(self._store, self.thread, {*step.checkpoints, *beside})
+                taken = await called(hooks.archive(self.thread, batch))
+            beside = []
+            return taken is not False
+
+        return archive
 
     def report(self, outcome: Outcome, *, deleted: bool = False, error: str = "") -> ThreadReport:
         before = self._before or Amount()
@@ -299,9 +324,9 @@ async def called(answer: object) -> Any:
     return await answer if inspect.isawaitable(answer) else answer
 
 
-async def batch_of(store: Store, thread: str, step: Drop) -> Batch:
-    """What goes with `step`, as something that can be loaded again."""
-    found = await store.rows(thread, step.checkpoints)
+async def batch_of(store: Store, thread: str, places: Collection[Place]) -> Batch:
+    """Checkpoints, with their pending writes and the packs of both, as something that can be loaded again."""
+    found = await store.rows(thread, sorted(places))
     rows = sorted(found.rows, key=lambda row: (row.key, row.ns))
     spans = live_spans(rows, (row for *_, row in found.writes))
     return Batch(tuple(rows), found.writes, tuple(await store.fetch(thread, spans) if spans else ()))

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from langchain_core.messages import HumanMessage
+from langchain_core.messages import HumanMessage, ToolMessage
 
 from milepost.archive import ArchiveFolder, frames
-from milepost.compaction import trim_messages
+from milepost.compaction import offload_large, trim_messages
 from milepost.errors import Conflict, Corrupt, InvalidConfig
 from milepost.ledger import Succeeded
 from milepost.maintaining import MAINTAINER
@@ -24,7 +24,7 @@ from milepost.testing.same import assert_same
 from milepost.testing.suite.basis import Behaviours, needs
 from milepost.testing.suite.bounded import grown, later, words
 from milepost.testing.workers import Worker, wants
-from milepost.upkeep import Hooks
+from milepost.upkeep import Hooks, called
 
 
 class Guarded(Behaviours):
@@ -101,12 +101,19 @@ class Archives(Behaviours):
             assert [len(step.batch.rows) for step in frames(path)] == [3]
         await lab.saver.maintain(Retention(keep_last=1), hooks=folder)
         assert [len(step.batch.rows) for step in frames(path)] == [3, 2]
-        path.write_bytes(whole[:40] + b"?" + whole[41:])
-        with pytest.raises(Corrupt):
-            list(frames(path))
+        for left, torn in ((whole + both[len(whole) :][:30], 30), (whole + bytes(99), 99)):
+            path.write_bytes(left)
+            restored = await lab.saver.restore(path, f"what {torn} is left of")
+            assert (restored.checkpoints, restored.cut) == (3, torn)
         await chain.put({"n": 10})
-        report = await lab.saver.maintain(Retention(keep_last=1), hooks=folder)
-        assert [one.outcome for one in report.threads] == ["failed"]
+        for at_byte in (0, 5, 13, 40):  # of the lengths, of their checksum, of the head
+            damaged = whole[:at_byte] + bytes([whole[at_byte] ^ 1]) + whole[at_byte + 1 :]
+            path.write_bytes(damaged)
+            with pytest.raises(Corrupt):
+                list(frames(path))
+            report = await lab.saver.maintain(Retention(keep_last=1), hooks=folder, threads=["thread"])
+            assert [one.outcome for one in report.threads] == ["failed"]
+            assert path.read_bytes() == damaged, "what cannot be read is not written over"
         assert len(await chain.ids()) == 2, "what could not be archived stays"
         with pytest.raises(InvalidConfig):
             await lab.saver.restore(lab.subject.directory / "nothing")
@@ -126,6 +133,65 @@ class Archives(Behaviours):
         async for saver in lab.views():
             assert [row.thread for row in await saver.threads()] == ["stays"]
             assert (await saver.stats("gone"))[:4] == (0, 0, 0, 0)
+
+    async def test_erased_while_it_is_archived(self, lab: Lab) -> None:
+        await grown(lab.saver, steps=5)
+        folder = ArchiveFolder(lab.subject.directory / "archive")
+        again: list[object] = []
+
+        class Slow(ArchiveFolder):
+            async def archive(self, thread: str, batch: Batch) -> object:
+                if not again:
+                    again.append(await lab.saver.erase(["thread"], hooks=folder))
+                    anew = Chain(lab.saver)
+                    await anew.put({"n": "somebody new"}, id="0008")
+                    await anew.put({"n": "who has gone on"}, id="0009")
+                return await called(super().archive(thread, batch))
+
+        report = await lab.saver.maintain(Retention(keep_last=1), hooks=Slow(folder.folder))
+        assert [one.outcome for one in report.threads] == ["changed"]
+        (frame,) = frames(folder.path_of("thread"))
+        assert [row.id for row in frame.batch.rows] == ["0008"], "of who was erased nothing came back"
+        await lab.saver.erase(["thread"], hooks=folder)
+        assert not folder.path_of("thread").exists()
+
+    async def test_tenants_in_one_folder(self, lab: Lab) -> None:
+        root = lab.subject.directory / "archive"
+        savers = {name: lab.open(tenant=name) for name in ("one", "two")}
+        folders = {name: ArchiveFolder(root, tenant=name) for name in savers}
+        for name, saver in savers.items():
+            chain = Chain(saver)
+            for _ in range(3):
+                await chain.put({"of": name})
+            await saver.maintain(Retention(keep_last=2), hooks=folders[name])
+            with pytest.raises(InvalidConfig, match="tenant"):
+                await saver.maintain(Retention(keep_last=1), hooks=ArchiveFolder(root))
+        # Who looks after the whole store archives to the same files.
+        await lab.saver.maintain(Retention(keep_last=1), hooks=ArchiveFolder(root))
+        for name, saver in savers.items():
+            assert (await saver.restore(folders[name].path_of("thread"), "old")).checkpoints == 2
+            assert [item.checkpoint["channel_values"] for item in await saver.list(at("old"))] == 2 * [{"of": name}]
+        with pytest.raises(InvalidConfig, match="'two'"):
+            await savers["two"].restore(folders["one"].path_of("thread"), "stolen")
+        (erased,) = await savers["one"].erase(["thread"], hooks=folders["one"])
+        assert erased.archived == 1
+        assert [folder.path_of("thread").exists() for folder in folders.values()] == [False, True]
+
+    async def test_with_the_attachments(self, lab: Lab) -> None:
+        chain = Chain(lab.saver)
+        page = words(1) * 200
+        for number in range(3):
+            await chain.put({"m": [ToolMessage(page, tool_call_id="1", id="1")], "n": number})
+        await lab.saver.maintain(compact=offload_large(over="3kB"), quiet=0)
+        (note,) = (await chain.values())["m"]
+        address = note.content.rpartition(" ")[2].rstrip("]")
+        await chain.put({"m": [note], "n": 3})
+        folder = ArchiveFolder(lab.subject.directory / "archive")
+        await lab.saver.maintain(Retention(keep_last=1), hooks=folder)
+        restored = await lab.saver.restore(folder.path_of("thread"), "old")
+        assert restored.attachments == 1
+        async for saver in lab.views():
+            assert await saver.attachment("old", address) == page
 
     @needs("ledger")
     async def test_unsettled_calls_are_not_erased(self, lab: Lab) -> None:
