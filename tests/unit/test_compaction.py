@@ -15,6 +15,9 @@ from milepost.errors import InvalidConfig
 CONTEXT = Context("thread", "1", {})
 
 
+_SPOKEN = (HumanMessage, AIMessage, ToolMessage)
+
+
 def conversation(seed: int, length: int) -> list[AnyMessage]:
     """Messages of all kinds: calls in parallel, results in any order, calls without a result, results without a call."""
     dice = random.Random(seed)
@@ -69,6 +72,8 @@ def test_what_trimming_leaves(seed: int, length: int, limit: dict[str, Any]) -> 
         if isinstance(one, ToolMessage) and one.tool_call_id in calls:
             assert (one in kept) == (calls[one.tool_call_id] in kept), "a call and its result were parted"
     assert trim({**state, **changed}, CONTEXT) is None, "twice is not once"
+    for newest in ([one for one in messages if isinstance(one, kind)][-1:] for kind in (HumanMessage, _SPOKEN)):
+        assert not [one for one in newest if one not in kept], "what is to be answered went"
 
 
 def test_as_much_stays_as_may() -> None:
@@ -78,6 +83,29 @@ def test_as_much_stays_as_may() -> None:
         assert (messages if changed is None else changed["messages"]) == messages[-last:]
     changed = trim_messages(tokens=50, counter=lambda some: 10 * len(some))({"messages": messages}, CONTEXT)
     assert changed == {"messages": messages[-5:]}
+
+
+@pytest.mark.parametrize("limit", [{"last": 3}, {"tokens": 10}, {"bytes": 10}])
+async def test_the_newest_stays_though_it_is_over_the_limit(limit: dict[str, Any]) -> None:
+    calls = [{"name": "look_up", "args": {}, "id": f"c{number}", "type": "tool_call"} for number in range(9)]
+    newest = [AIMessage("", tool_calls=calls), *(ToolMessage("x" * 99, tool_call_id=f"c{n}") for n in range(9))]
+    asked = [SystemMessage("be brief"), HumanMessage("do nine things")]
+    state = {"messages": [*asked, *newest]}
+    assert trim_messages(**limit)(state, CONTEXT) is None
+    assert summarize(lambda _: "short", **limit)(state, CONTEXT) is None
+    older = [HumanMessage("before"), AIMessage("then")]
+    state = {"messages": [asked[0], *older, asked[1], AIMessage("wait"), *newest]}
+    assert trim_messages(**limit)(state, CONTEXT) == {"messages": [*asked, *newest]}
+    told: list[Any] = []
+
+    def write(gone: list[AnyMessage]) -> str:
+        told.append(gone)
+        return "short"
+
+    changed: Any = await summarize(write, **limit)(state, CONTEXT)  # type: ignore[misc]
+    assert told == [[*older, state["messages"][4]]]
+    assert [one for one in changed["messages"] if one.name is None] == [*asked, *newest]
+    assert summarize(lambda _: "shorter", **limit)(changed, CONTEXT) is None
 
 
 async def test_a_summary_takes_the_place_of_what_went() -> None:

@@ -120,12 +120,25 @@ def _units(messages: Sequence[BaseMessage]) -> list[tuple[list[BaseMessage], boo
     return units
 
 
+def _newest(units: Sequence[tuple[Sequence[BaseMessage], bool]]) -> set[int]:
+    """The newest of `units`, and the one with the newest message of a human: what the model is to answer."""
+    spoken = [
+        (at, isinstance(one, HumanMessage))
+        for at, (unit, _) in enumerate(units)
+        for one in unit
+        if not isinstance(one, SystemMessage) and one.name != SUMMARY
+    ]
+    asked = [said for said in spoken if said[1]]
+    return {at for at, _ in (*spoken[-1:], *asked[-1:])}
+
+
 def _split(
     messages: Sequence[BaseMessage], limit: _Limit, room: int = 0
 ) -> tuple[list[BaseMessage], list[BaseMessage]]:
     """(the oldest messages that have to go, those that stay), leaving `room` messages free."""
     units = _units(messages)
-    loose = [number for number, (_, must_stay) in enumerate(units) if not must_stay]
+    newest = _newest(units)
+    loose = [number for number, (_, must_stay) in enumerate(units) if not must_stay and number not in newest]
     filler: list[BaseMessage] = [HumanMessage("") for _ in range(room)]
 
     def without(how_many: int) -> list[BaseMessage]:
@@ -168,8 +181,9 @@ def trim_messages(
 ) -> Compactor:
     """Drops the oldest messages until the rest is within the limits.
 
-    System messages stay. An AI message and the results of its tool calls stay or go together, and one with a call that
-    has no result yet stays; so the rest may be over a limit.
+    System messages stay, and so do the newest message of a human and the newest message of all. An AI message and the
+    results of its tool calls stay or go together, and one with a call that has no result yet stays. So the rest may be
+    over a limit: a single large result is what `offload_large` is for.
 
     Args:
         last: how many messages stay at most.
