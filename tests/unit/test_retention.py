@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any
 
 import pytest
@@ -107,7 +108,9 @@ async def written(saver: Face, clock: Clock, dice: random.Random) -> Past:
                         await write(ns, above, "__interrupt__")
             if dice.random() < 0.4:
                 latest = past.newest(SHARED)
-                await put(SHARED, latest[0][1] if latest else None, {"z": head}, parents={"": head})
+                above = await put(SHARED, latest[0][1] if latest else None, {"z": head}, parents={"": head})
+                if dice.random() < 0.2:
+                    await write(SHARED, above, "__interrupt__")
         known = messages[head]
         above, head = head, f"{number + 1:04}"
         messages[head] = [*known, f"message {head} " * 20]
@@ -118,11 +121,17 @@ async def written(saver: Face, clock: Clock, dice: random.Random) -> Past:
     return past
 
 
-def expected(past: Past, policy: Retention, now: float) -> set[tuple[str, str]]:
+def speaking(policies: Sequence[Retention], ns: str) -> Retention:
+    """The policy for a namespace; one that keeps everything where there is none."""
+    return next((one for one in policies if one.namespaces is None or fnmatchcase(ns, one.namespaces)), Retention())
+
+
+def expected(past: Past, policies: Sequence[Retention], now: float) -> set[tuple[str, str]]:
     """What has to stay: every rule by itself, again and again until none of them adds anything."""
     children = {(ns, parent) for (ns, _), parent in past.parents.items()}
 
     def chosen(alive: list[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+        policy = speaking(policies, alive[0][0])
         if policy.keep_last is None and policy.keep_for is None and not policy.thin:
             yield from alive
         yield from alive[: policy.keep_last or 0]
@@ -138,9 +147,8 @@ def expected(past: Past, policy: Retention, now: float) -> set[tuple[str, str]]:
         if policy.keep_waiting:
             yield from (place for place in alive if place in past.written and place not in children)
 
-    kept: set[tuple[str, str]] = set()
-    if policy.keep_pinned:
-        kept |= past.pinned | {("", past.roots[place]) for place in past.pinned if place in past.roots}
+    kept = {place for place in past.pinned if speaking(policies, place[0]).keep_pinned}
+    kept |= {("", past.roots[place]) for place in kept if place in past.roots}
 
     def grow() -> set[tuple[str, str]]:
         more = set(kept)
@@ -152,7 +160,7 @@ def expected(past: Past, policy: Retention, now: float) -> set[tuple[str, str]]:
                     more.add(above)
                     if above in past.snapshots:
                         break
-            if policy.keep_forks:
+            if speaking(policies, ns).keep_forks:
                 for one in mine:
                     for other in mine:
                         theirs = past.line(other)
@@ -186,7 +194,7 @@ def expected(past: Past, policy: Retention, now: float) -> set[tuple[str, str]]:
     return kept
 
 
-policies = st.builds(
+one_policy = st.builds(
     Retention,
     keep_last=st.one_of(st.none(), st.integers(0, 4)),
     keep_for=st.sampled_from([None, "1h", "12h"]),
@@ -194,16 +202,25 @@ policies = st.builds(
     keep_waiting=st.booleans(),
     keep_forks=st.booleans(),
     keep_pinned=st.booleans(),
+    namespaces=st.sampled_from([None, None, "", SHARED, "node*"]),
 )
+some_policies = st.lists(one_policy, min_size=1, max_size=2)
 
 
 @settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 1 << 32), policy=policies, merge=st.booleans())
-def test_what_stays_is_as_before(seed: int, policy: Retention, merge: bool) -> None:
-    run(_as_before(random.Random(seed), policy, merge))
+@given(seed=st.integers(0, 1 << 32), policies=some_policies, merge=st.booleans())
+def test_what_stays_is_as_before(seed: int, policies: list[Retention], merge: bool) -> None:
+    run(_as_before(random.Random(seed), policies, merge))
 
 
-async def _as_before(dice: random.Random, policy: Retention, merge: bool) -> None:
+async def _replayed(reader: Face, past: Past, root: str) -> Sequence[str]:
+    """What LangGraph reads of the subgraph that remembers, when it replays this root."""
+    parent = past.parents["", root]
+    bound = parent if ("", root) in past.forked and parent else root
+    return await reader.ids(at("thread", SHARED), before=at("thread", "", bound), limit=1)
+
+
+async def _as_before(dice: random.Random, policies: list[Retention], merge: bool) -> None:
     clock = Clock()
     backend = MemoryBackend(clock)
     saver = Face(Saver(backend), "blocking")
@@ -211,19 +228,11 @@ async def _as_before(dice: random.Random, policy: Retention, merge: bool) -> Non
     everything = {place: await saver.got(at("thread", *place)) for place in past.parents}
     deltas = {place: await rebuilt(saver, at("thread", *place)) for place in past.parents}
     roots = [id for ns, id in past.parents if not ns]
-    shared = at("thread", SHARED)
+    before = {root: await _replayed(saver, past, root) for root in roots}
+    kept = expected(past, policies, clock.now)
 
-    async def replayed(reader: Face, root: str, item: Any) -> Any:
-        """What LangGraph reads of the subgraph that remembers, when it replays this root."""
-        parent = id_of(item.parent_config)
-        bound = parent if ("", root) in past.forked and parent else root
-        return await reader.ids(shared, before=at("thread", "", bound), limit=1)
-
-    before = {root: await replayed(saver, root, everything["", root]) for root in roots}
-    kept = expected(past, policy, clock.now)
-
-    plan = saver.saver.maintain(policy, merge=merge, dry_run=True, clock=clock)
-    done = saver.saver.maintain(policy, merge=merge, clock=clock)
+    plan = saver.saver.maintain(policies, merge=merge, dry_run=True, clock=clock)
+    done = saver.saver.maintain(policies, merge=merge, clock=clock)
     assert plan.threads == done.threads
     for reader in (saver, Face(Saver(backend), "blocking")):
         found = {(_ns(item), item.checkpoint["id"]): item for item in await reader.list(at("thread", None))}
@@ -234,14 +243,62 @@ async def _as_before(dice: random.Random, policy: Retention, merge: bool) -> Non
             assert id_of(item.parent_config) == nearest[1]
             assert_same(deltas[place], await rebuilt(reader, at("thread", *place)), f"{place}")
             if not place[0]:
-                assert await replayed(reader, place[1], item) == before[place[1]]
-    assert saver.saver.maintain(policy, merge=merge, clock=clock).threads == ()
+                assert await _replayed(reader, past, place[1]) == before[place[1]]
+    assert saver.saver.maintain(policies, merge=merge, clock=clock).threads == ()
     # Every one of them is something to go on from.
     for ns, id in sorted(kept):
         chain = Chain(saver, ns=ns)
         values = everything[ns, id].checkpoint["channel_values"]
         await chain.put({**values, "new": id}, id=f"9{id}", parent=id)
         assert_same({**values, "new": id}, await chain.values(f"9{id}"))
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 1 << 32))
+def test_prune_keeps_what_pinned_ones_are_replayed_with(seed: int) -> None:
+    run(_pruned(random.Random(seed)))
+
+
+async def _pruned(dice: random.Random) -> None:
+    saver = Face(Saver(MemoryBackend(clock := Clock())), "blocking")
+    past = await written(saver, clock, dice)
+    roots = [id for ns, id in past.pinned if not ns] + [past.roots[place] for place in past.pinned & past.roots.keys()]
+    before = {root: await _replayed(saver, past, root) for root in roots}
+    deltas = {place: await rebuilt(saver, at("thread", *place)) for place in past.pinned}
+    await saver.prune(["thread"])
+    assert {root: await _replayed(saver, past, root) for root in roots} == before
+    for place in past.pinned:
+        assert_same(deltas[place], await rebuilt(saver, at("thread", *place)))
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    seed=st.integers(0, 1 << 32),
+    before=st.builds(Retention, keep_waiting=st.booleans(), namespaces=st.sampled_from([SHARED, "node*"])),
+    policy=st.builds(
+        Retention,
+        keep_waiting=st.booleans(),
+        keep_pinned=st.booleans(),
+        namespaces=st.sampled_from([None, ""]),
+        idle_thread=st.sampled_from([None, "180d", "180d"]),
+    ),
+)
+def test_what_waits_or_is_pinned_holds_an_idle_thread(seed: int, before: Retention, policy: Retention) -> None:
+    run(_idle(random.Random(seed), [before, policy]))
+
+
+async def _idle(dice: random.Random, policies: list[Retention]) -> None:
+    saver = Face(Saver(MemoryBackend(clock := Clock())), "blocking")
+    past = await written(saver, clock, dice)
+    report = saver.saver.maintain(policies, clock=lambda: clock.now + 200 * 24 * HOUR)
+    deleted = any(one.deleted for one in report.threads)
+    children = {(ns, parent) for (ns, _), parent in past.parents.items()}
+    waiting = {at for at in past.written - children if speaking(policies, at[0]).keep_waiting}
+    pinned = {at for at in past.pinned if speaking(policies, at[0]).keep_pinned}
+    if speaking(policies, "").idle_thread is None or pinned or waiting - past.roots.keys():
+        assert not deleted
+    elif not waiting:
+        assert deleted
 
 
 def _ns(item: Any) -> str:

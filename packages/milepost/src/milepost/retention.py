@@ -56,7 +56,8 @@ class Retention:
     keep_pinned: bool = True
     """Those whose metadata has a true value under "pinned", and threads that have one."""
     idle_thread: Duration | None = None
-    """Threads whose last checkpoint was put longer ago are deleted."""
+    """Threads whose last checkpoint was put longer ago are deleted. By the policy that speaks for the root namespace; in
+    each namespace what waits, or is pinned, holds the thread by the policy that speaks there."""
     threads: str | None = None
     """Only threads whose id matches this pattern (``*``, ``?``, ``[ab]``)."""
     namespaces: str | None = None
@@ -79,6 +80,12 @@ class Retention:
                 raise InvalidConfig(f"thin[{at}] is {pair!r}: it must be a pair (age, interval)", what="thin")
             for part in pair:
                 seconds(part, f"thin[{at}]")
+        if self.idle_thread is not None and self.namespaces is not None and not fnmatchcase("", self.namespaces):
+            raise InvalidConfig(
+                f"idle_thread deletes whole threads, and namespaces is {self.namespaces!r}, which is not the root: use two "
+                "policies, one with idle_thread for all namespaces behind this one",
+                what="idle_thread",
+            )
 
     def limits(self) -> bool:
         """Whether there is anything that could make a checkpoint go."""
@@ -157,6 +164,17 @@ class Lineage:
         """The latest checkpoint of each namespace."""
         return {(ns, rows[0].id) for ns, rows in self.spaces.items()}
 
+    def _replayed(self, firm: set[Place]) -> set[Place]:
+        """What is read in the namespaces of subgraphs that remember when one of the root checkpoints in `firm` is
+        replayed."""
+        spaces = {ns: rows for ns, rows in self.spaces.items() if _remembers(ns)}
+        roots = {place for place in firm & self.rows.keys() if not place[0]}
+        if not spaces or not roots:
+            return set()
+        roots = self._with_bounds(self.needed(roots))
+        ids = sorted((id for _, id in roots), reverse=True)
+        return roots.union(*(_as_of(rows, ids) for rows in spaces.values()))
+
     def replaced(self, ns: str) -> set[Place]:
         """The checkpoints that compaction put the latest one of `ns` in the place of, if they have delta channels.
 
@@ -180,8 +198,9 @@ class Lineage:
         that made the call, once that one was stored: nothing will ever resume it.
         """
         heads = {place for place in self.heads() if not place[0].startswith(BEFORE)}
-        firm = self._with_roots({(row.ns, row.id) for row in self._perhaps_pinned if self.pinned(row)})
-        firm |= {place for ns, _ in heads for place in self.replaced(ns)}
+        pinned = {(row.ns, row.id) for row in self._perhaps_pinned if self.pinned(row)}
+        firm = self._with_roots(pinned) & self.rows.keys()
+        firm |= self._replayed(firm) | {place for ns, _ in heads for place in self.replaced(ns)}
         roots = self.needed(place for place in heads | firm if not place[0])
         return self._with_company({place for place in heads if not self._over(self.rows[place], roots)} | firm)
 
@@ -224,12 +243,12 @@ class Lineage:
         self, policies: Sequence[Retention], thread: str, now: float, held: Collection[Place] = frozenset()
     ) -> set[Place]:
         """What stays by the first of `policies` that speaks for the thread and the namespace, with all that needs."""
-        spoken = [policy for policy in policies if policy.threads is None or fnmatchcase(thread, policy.threads)]
+        spoken = _spoken(policies, thread)
         firm = self._with_roots(self._pinned(spoken) | set(held))
         forced = (firm & self.rows.keys()) | self._waiting(spoken)
         kept = self._of_space(spoken, "", self.spaces.get("", ()), now, forced)
         spaces = {ns: rows for ns, rows in self.spaces.items() if ns != ATTACHMENTS and not ns.startswith(BEFORE)}
-        if any(ns and ":" not in ns for ns in spaces):
+        if any(map(_remembers, spaces)):
             kept = self._with_bounds(kept)
         roots = sorted((id for _, id in kept), reverse=True)
         for ns, rows in spaces.items():
@@ -283,14 +302,14 @@ class Lineage:
         return {
             (row.ns, row.id)
             for row in self._perhaps_pinned
-            if self.pinned(row) and (policy := _policy_of(policies, row.ns)) is not None and policy.keep_pinned
+            if self.pinned(row) and ((policy := _policy_of(policies, row.ns)) is None or policy.keep_pinned)
         }
 
     def _waiting(self, policies: Sequence[Retention]) -> set[Place]:
         return {
             place
             for place in self.rows.keys() & (self.written - self.children.keys())
-            if (policy := _policy_of(policies, place[0])) is not None and policy.keep_waiting
+            if (policy := _policy_of(policies, place[0])) is None or policy.keep_waiting
         }
 
     def _call(self, row: Mark) -> str | None:
@@ -339,17 +358,20 @@ class Lineage:
 
     def idle(self, policies: Sequence[Retention], thread: str, now: float) -> bool:
         """Whether the whole thread may go, for not having been used."""
-        for policy in policies:
-            if policy.threads is None or fnmatchcase(thread, policy.threads):
-                if policy.idle_thread is None or not self.rows:
-                    return False
-                if max(row.at for row in self.rows.values()) >= now - seconds(policy.idle_thread, "idle_thread"):
-                    return False
-                # What waits in a call that is over is asked by nobody any more.
-                roots = self.latest()
-                waits = any(place in roots or self._call(self.rows[place]) is None for place in self._waiting([policy]))
-                return not waits and not (policy.keep_pinned and any(map(self.pinned, self.rows.values())))
-        return False
+        spoken = _spoken(policies, thread)
+        policy = _policy_of(spoken, "")
+        if policy is None or policy.idle_thread is None or not self.rows:
+            return False
+        if max(row.at for row in self.rows.values()) >= now - seconds(policy.idle_thread, "idle_thread"):
+            return False
+        # What waits in a call that is over is asked by nobody any more.
+        roots = self.latest()
+        waits = any(place in roots or self._call(self.rows[place]) is None for place in self._waiting(spoken))
+        return not waits and not self._pinned(spoken)
+
+
+def _spoken(policies: Sequence[Retention], thread: str) -> list[Retention]:
+    return [policy for policy in policies if policy.threads is None or fnmatchcase(thread, policy.threads)]
 
 
 def _policy_of(policies: Sequence[Retention], ns: str) -> Retention | None:
@@ -357,6 +379,11 @@ def _policy_of(policies: Sequence[Retention], ns: str) -> Retention | None:
         if policy.namespaces is None or fnmatchcase(ns, policy.namespaces):
             return policy
     return None
+
+
+def _remembers(ns: str) -> bool:
+    """Whether it is the namespace of a subgraph that goes on from call to call."""
+    return bool(ns) and ":" not in ns and ns != ATTACHMENTS and not ns.startswith(BEFORE)
 
 
 def _as_of(rows: Sequence[Mark], roots: Sequence[str]) -> set[Place]:

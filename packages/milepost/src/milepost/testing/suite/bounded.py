@@ -242,6 +242,9 @@ class Policies(Behaviours):
         async for saver in lab.views():
             assert [row.thread for row in await saver.threads()] == ["waiting"]
             assert (await saver.stats("idle"))[:4] == (0, 0, 0, 0)
+        # Of several policies that of the root is asked, and each holds what waits where it speaks.
+        held = [Retention(namespaces="sub", keep_last=1), Retention(namespaces="", idle_thread="180d")]
+        assert not [one for one in (await lab.saver.maintain(held, clock=later(181))).threads if one.deleted]
         await grown(lab.saver, "idle", 1)
         await lab.saver.maintain(Retention(idle_thread="180d", keep_waiting=False), clock=later(181))
         assert await lab.saver.threads() == ()
@@ -260,6 +263,7 @@ class Policies(Behaviours):
             ("thin", {"thin": [("1d",)]}),
             ("thin", {"thin": "1d"}),
             ("threads", {"threads": 3}),
+            ("idle_thread", {"idle_thread": "1d", "namespaces": "child"}),
         )
         for what, options in bad:
             with pytest.raises(InvalidConfig) as caught:

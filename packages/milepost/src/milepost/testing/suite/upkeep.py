@@ -54,6 +54,17 @@ class Prune(Behaviours):
                 assert await saver.ids(chain.latest) == [chain.head]
             assert (await saver.stats("thread")).checkpoints == 2
 
+    async def test_a_pinned_one_is_replayed_as_before(self, lab: Lab) -> None:
+        root, child = Chain(lab.saver), Chain(lab.saver, ns="child")
+        for number in range(1, 5):
+            await root.put({"n": number}, metadata={"pinned": number == 3})
+            await child.put({"y": number}, metadata={"parents": {"": f"{number:04}"}}, id=f"{number:04}c")
+        await lab.saver.prune(["thread"])
+        async for saver in lab.views():
+            assert await saver.ids(root.latest) == ["0004", "0003"]
+            assert await saver.ids(child.latest) == ["0004c", "0002c"]
+            assert await saver.ids(child.latest, before=root.at("0003"), limit=1) == ["0002c"]
+
     async def test_room_is_given_back(self, lab: Lab) -> None:
         chain = Chain(lab.saver)
         for number in range(20):
