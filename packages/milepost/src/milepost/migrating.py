@@ -256,18 +256,19 @@ class Migrator:
                 continue
             if not (self._upgrader.counts(ns) or ns != row.ns):
                 continue
-            schema = self._upgrader.schema(ns)
+            schema = self._upgrader.schema(ns) if ns == row.ns and not run.over(place) else None
             try:
                 stamps = self._stamps(run.thread, row, written_to(chart, row))
                 decoded = [None if one is None else decode(one) for one in stamps]
+                first = decoded[0]
+                versions[(first.name, first.version) if first else (None, None)] += 1
+                if schema and any(_differs(schema, one) for one in decoded):
+                    stale.append(row)
+                elif schema:
+                    self._upgrader.check(schema, run.thread, row)
             except MilepostError as exc:
-                # Damaged, or of a newer form: the others go on.
-                run.refused[place] = exc.message
-                continue
-            first = decoded[0]
-            versions[(first.name, first.version) if first else (None, None)] += 1
-            if schema and ns == row.ns and not run.over(place) and any(_differs(schema, one) for one in decoded):
-                stale.append(row)
+                # Damaged, of a newer form, or of another shape: the others go on.
+                run.refused.setdefault(place, exc.message)
         if run.stored is None:
             run.stored = versions
         return stale

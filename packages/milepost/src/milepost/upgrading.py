@@ -69,6 +69,12 @@ class Upgrader:
         """Whether a namespace is looked at: those with a schema, or all if there is none at all."""
         return not self._schemas.by_ns or self._schemas.of(ns) is not None
 
+    def check(self, schema: Schema, thread: str, row: CheckpointRow) -> None:
+        """Raise what reading a checkpoint does if it has another shape and `schema` refuses that. Values are not read."""
+        if schema.drift == "refuse":
+            where, header = Where(thread, row.ns, row.id), self._codec.header(thread, row)
+            self._check_drift(schema, schema.judge(header.stamp, where), where, header)
+
     def read(self, schema: Schema, snapshot: Snapshot, header: Header, shelf: Shelf) -> tuple[Image, bool]:
         """A checkpoint with its writes in LangGraph's order, and whether it is another than what is stored.
 

@@ -20,7 +20,7 @@ from milepost.testing.faults import Plan
 from milepost.testing.lab import Face, Lab
 from milepost.testing.same import assert_same
 from milepost.testing.suite.basis import Behaviours
-from milepost.testing.suite.releases import FIRST, SECOND, Two
+from milepost.testing.suite.releases import FIRST, SECOND, Drifted, Two
 
 ALONE = Schema(Two, version=2, name="s")
 """The second release, once nothing of the first is left: it declares no upgrade."""
@@ -366,6 +366,16 @@ class Migration(Behaviours):
         for mode in ("rewrite", "undo"):
             with pytest.raises(InvalidConfig, match="without a schema"):
                 await migrated(lab.open(), mode=mode)
+
+    async def test_another_shape_is_refused_as_it_is_when_read(self, lab: Lab) -> None:
+        await _scene(lab)
+        for mode in ("dry-run", "rewrite"):
+            (told,) = await migrated(lab.open(schema=Schema(Drifted, version=1, name="s", drift="refuse")), mode=mode)
+            assert told.stored == {("s", 1): 1}
+            assert told.changed == 0
+            assert "another shape" in told.refused[0]
+            (told,) = await migrated(lab.open(schema=Schema(Drifted, version=1, name="s")), mode=mode)
+            assert told.refused == ()
 
     async def test_an_upgrade_that_raises_is_told(self, lab: Lab) -> None:
         await _scene(lab)
