@@ -228,6 +228,14 @@ def test_what_can_be_made_exclusive(saver: Saver, tmp_path: Path) -> None:
         milepost.exclusive(graph, other)
     with pytest.raises(InvalidConfig, match="ttl"):
         milepost.exclusive(graph, saver, ttl=0)
+    for wrong in (None, "x"):
+        no_saver: Any = wrong
+        with pytest.raises(InvalidConfig, match="saver"):
+            milepost.exclusive(graph, no_saver)
+    for config in ("x", {"configurable": 5}):
+        unusable: Any = config
+        with pytest.raises(InvalidConfig, match="config"):
+            made.invoke({"items": ["0"]}, unusable)
 
 
 # Processes.

@@ -18,6 +18,7 @@ from driving import Flavour, Graph, graph_of, thread
 from langgraph.func import entrypoint
 from langgraph.graph import START
 from langgraph.types import Send, interrupt
+from milepost.errors import InvalidConfig
 from milepost.flavour import run
 from milepost.recovery import Recovered
 from milepost.saver import Saver
@@ -93,6 +94,57 @@ async def test_poison_is_set_aside(saver: Saver, flavour: Flavour) -> None:
     [mended] = await _recover(flavour, recovering.graph(saver, _well), saver, tries=4)
     assert mended.outcome == "resumed"
     assert [row.status for row in saver.threads()] == ["idle"]
+
+
+async def test_a_thread_of_another_graph_is_left_as_it_is(saver: Saver, flavour: Flavour) -> None:
+    """Two graphs in one store, each with a supervisor: neither takes the work of the other for done."""
+    for name in ("a", "b"):
+        await asyncio.to_thread(_crash, saver, name)
+    before = [(row.thread, row.head, row.status, row.tries, row.lease.fence) for row in saver.threads()]
+    builder = graph_of(recovering.State)
+    builder.add_node("other", _well)
+    builder.add_edge(START, "other")
+    other = builder.compile(checkpointer=saver)
+    for _ in range(4):
+        done = await _recover(flavour, other, saver, limit=1)
+        assert {(one.thread, one.outcome, one.tries) for one in done} == {
+            ("a", "passed over", 1),
+            ("b", "passed over", 1),
+        }
+    assert [(row.thread, row.head, row.status, row.tries, row.lease.fence) for row in saver.threads()] == before
+    graph = recovering.graph(saver, _well)
+    [one] = await _recover(flavour, graph, saver, where=lambda row: row.thread == "b")
+    assert (one.thread, one.outcome) == ("b", "resumed")
+    assert (await flavour.state(graph, thread("b"))).values == {"items": ["in", "first", "work"]}
+    assert {row.thread: row.status for row in saver.threads()} == {"a": "abandoned", "b": "idle"}
+
+
+async def test_what_cannot_be_recovered_with(saver: Saver, flavour: Flavour) -> None:
+    graph, bare = recovering.graph(saver, _well), graph_of(recovering.State)
+    bare.add_node("only", _well)
+    bare.add_edge(START, "only")
+    for what, given in (
+        ("graph", None),
+        ("graph", bare),
+        ("graph", bare.compile()),
+        ("saver", None),
+        ("limit", "x"),
+        ("limit", 1.5),
+        ("limit", 0),
+        ("tries", None),
+        ("tries", "3"),
+        ("tries", True),
+        ("ttl", 0),
+        ("ttl", "x"),
+        ("config", 5),
+        ("where", 5),
+    ):
+        chosen: dict[str, Any] = {"graph": graph, "saver": saver, what: given}
+        with pytest.raises(InvalidConfig) as caught:
+            await _recover(flavour, **chosen)
+        assert caught.value.facts["what"] == what
+    with milepost.connect("memory:") as other, pytest.raises(InvalidConfig, match="another saver"):
+        await _recover(flavour, graph, other)
 
 
 async def test_supervisors_share_the_work(saver: Saver, flavour: Flavour) -> None:

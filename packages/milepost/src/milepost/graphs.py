@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import aclosing
 from typing import Any, TypeVar, cast
 
@@ -10,6 +10,7 @@ from langchain_core.runnables.config import ensure_config, merge_configs
 
 from milepost.errors import InvalidConfig
 from milepost.lease import ThreadLease, terms_of
+from milepost.places import check_dict
 from milepost.saver import Saver
 
 GraphT = TypeVar("GraphT")
@@ -36,16 +37,7 @@ def exclusive(
 
     Raises `InvalidConfig` when `graph` is not a compiled graph, or has a checkpointer of another store than `saver`.
     """
-    if lacking := [name for name in _RUNS if not callable(getattr(graph, name, None))]:
-        raise InvalidConfig(
-            f"{type(graph).__name__} has no {lacking[0]}: pass a compiled graph of LangGraph's", what="graph"
-        )
-    own = getattr(graph, "checkpointer", None)
-    if isinstance(own, Saver) and own.backend is not saver.backend:
-        raise InvalidConfig(
-            "the graph's checkpointer is another saver than the one whose leases it is to take: pass that one",
-            what="saver",
-        )
+    check_graph(graph, saver, _RUNS)
     terms = {"ttl": ttl, "wait": wait, "steal": steal, "owner": owner}
     terms_of(*terms.values())
     kind = type(graph)
@@ -57,6 +49,26 @@ def exclusive(
     made = object.__new__(driven)
     vars(made).update(vars(graph))
     return made
+
+
+def check_graph(graph: object, saver: object, methods: Collection[str]) -> object:
+    """The checkpointer of a compiled graph that is to be run under leases of `saver`. Raises `InvalidConfig` when
+    `graph` has not all of these methods, or a checkpointer of another store than `saver`."""
+    if lacking := [name for name in methods if not callable(getattr(graph, name, None))]:
+        raise InvalidConfig(
+            f"{type(graph).__name__} has no {lacking[0]}: pass a compiled graph of LangGraph's", what="graph"
+        )
+    if not isinstance(saver, Saver):
+        raise InvalidConfig(
+            f"saver is of type {type(saver).__name__}: pass the saver that is the graph's checkpointer", what="saver"
+        )
+    own: object = getattr(graph, "checkpointer", None)
+    if isinstance(own, Saver) and own.backend is not saver.backend:
+        raise InvalidConfig(
+            "the graph's checkpointer is another saver than the one whose leases it is to take: pass that one",
+            what="saver",
+        )
+    return own
 
 
 class _Exclusive:
@@ -107,6 +119,8 @@ class _Exclusive:
             return await update(config, supersteps)
 
     def _milepost_lease(self, config: Any) -> ThreadLease | None:
+        if config is not None:
+            check_dict(check_dict(config, "config").get("configurable") or {}, "the config's configurable")
         merged = ensure_config(merge_configs(getattr(self, "config", None), config))
         thread = merged.get("configurable", {}).get("thread_id")
         return None if thread is None else self._milepost_saver.lease(thread, **self._milepost_terms)

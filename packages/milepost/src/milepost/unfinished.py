@@ -8,7 +8,8 @@ run that is at its end does nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from milepost.codec import Codec, Header
@@ -37,15 +38,34 @@ def _triggers(
     codec: Codec, thread: str, header: Header, versions: Mapping[str, Any], channel: str, layout: Layout
 ) -> bool:
     """Whether the value of a channel starts a node, or may do so."""
-    if channel == START or channel.startswith(_BRANCHES):
+
+    def value() -> Any:
+        return codec.value(thread, channel, layout, codec.shelf(thread, ()))
+
+    if (channel == TASKS or channel.startswith(JOIN)) and layout[0] not in INLINES:
         return True
-    if channel == TASKS or channel.startswith(JOIN):
-        if layout[0] not in INLINES:
-            return True
-        value = codec.value(thread, channel, layout, codec.shelf(thread, ()))
-        return bool(value) if channel == TASKS else _complete(channel, value)
+    if (starts := _by_name(channel, value)) is not None:
+        return starts
     seen = (read for node, read in header.checkpoint.get("versions_seen", {}).items() if node != INTERRUPT)
     return any(channel in read and read[channel] != versions.get(channel) for read in seen)
+
+
+def surely_due(checkpoint: Mapping[str, Any]) -> bool:
+    """Whether nodes of the graph that put this checkpoint, read whole, are certain to be started by it: a graph that has
+    nothing to do there is another one."""
+    if checkpoint.get("v") != _VERSION or START not in checkpoint["channel_versions"]:
+        return False
+    values: Mapping[str, Any] = checkpoint["channel_values"]
+    return any(_by_name(channel, partial(values.get, channel)) for channel in values)
+
+
+def _by_name(channel: str, value: Callable[[], Any]) -> bool | None:
+    """Whether the value of a channel starts a node; None where its name does not tell."""
+    if channel == START or channel.startswith(_BRANCHES):
+        return True
+    if channel == TASKS:
+        return bool(value())
+    return _complete(channel, value()) if channel.startswith(JOIN) else None
 
 
 def _complete(channel: str, value: Any) -> bool:
