@@ -30,8 +30,13 @@ class Heads:
         self._lock = threading.Lock()
 
     def asked(self, place: Place) -> None:
-        """A checkpoint was read by its id: what this code, and what it starts, puts on it is a fork on purpose."""
-        _asked.set((self, place))
+        """A checkpoint was asked for: what this code, and what it starts, puts on one that it asked for by its id is a
+        fork on purpose, until it asks for the latest one of that namespace: then it goes on from there."""
+        before = _asked.get()
+        if place.id is not None:
+            _asked.set((self, place))
+        elif before is not None and before[0] is self and before[1][:2] == place[:2]:
+            _asked.set(None)
 
     def nothing(self, place: Place) -> None:
         """A thread was asked for and is not there: a run that this code starts now is its first."""

@@ -110,6 +110,8 @@ class Operations:
         self, side: Side, place: Place, above: Mapping[str, str] | None = None
     ) -> CheckpointTuple | None:
         """See `milepost.saver.Saver.get_tuple`."""
+        if self.shared.heads is not None:
+            self.shared.heads.asked(place)
         read = await self._read(side, place, above)
         if read is None:
             return None
@@ -148,8 +150,6 @@ class Operations:
         with self.watch("get", thread) as event:
             store = await self.open(side)
             heads = self.shared.heads
-            if heads is not None and place.id is not None:
-                heads.asked(place)
             space = place.ns if self.shared.spaces is None else await self.space(side, store, place, above)
             loaded = await store.get(thread, space, place.id)
             if loaded is None and space != place.ns:

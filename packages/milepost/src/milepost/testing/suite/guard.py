@@ -90,12 +90,24 @@ class HeadGuard(Behaviours):
         for number in range(3):
             await chain.put({"x": number})
         await chain.saver.got(chain.at("0001"))
-        await chain.saver.got(chain.latest)
+        await chain.saver.get(at("another thread"))
         await chain.put({"x": "a fork"}, id="0101", parent="0001")
         await chain.put({"x": "goes on"}, id="0102")
         with pytest.raises(Conflict):
             await chain.put({"x": "late"}, id="0103", parent="0002")
         assert await chain.ids() == ["0102", "0101", "0003", "0002", "0001"]
+
+    async def test_who_asks_for_the_latest_goes_on_from_there(self, lab: Lab) -> None:
+        """Also where a page has shown the same checkpoint by its id before."""
+        chain = Chain(lab.open(guard="head"))
+        await chain.put({"x": 1})
+        await chain.saver.got(chain.at("0001"))
+        await chain.saver.got(chain.latest)
+        await Chain(lab.saver).put({"x": "of another run"}, id="0002", parent="0001")
+        with pytest.raises(Conflict) as caught:
+            await chain.put({"x": "of this run"}, id="0003")
+        assert (caught.value.expected, caught.value.found) == ("0001", "0002")
+        assert await chain.ids() == ["0002", "0001"]
 
     @pytest.mark.parametrize("moment", ["after", "twice"])
     async def test_a_put_that_is_repeated(self, lab: Lab, moment: Moment) -> None:
