@@ -34,7 +34,8 @@ Progress = Callable[[int, "ThreadReport | None"], object]
 class Hooks:
     """What to call around the maintenance of a thread. Subclass it; each method may also be a coroutine function.
 
-    Nothing is held while a hook runs: a run may go on with the thread, which is then planned anew. A hook that raises
+    Nothing is held while a hook runs: a run may go on with the thread, which is then planned anew, or take a lease, and then
+    it is left alone. A hook that raises
     stops the maintenance of that thread, and what was not handed to `archive` before is still there.
     """
 
@@ -242,11 +243,12 @@ class _Job:
 
     async def run(self) -> ThreadReport | None:
         order = self.order
+        asks = type(order.hooks).before is not Hooks.before
         archives = type(order.hooks).archive is not Hooks.archive
         for _ in range(TRIES):
             plan = await self._plan(None)
             if plan is not None and await self._store.holder(self.thread) is not None:
-                self._before = self._now = plan.before
+                self._before, self._now = self._before or plan.before, plan.before
                 return self.report("leased")
             held = None if plan is None else await self._unsettled()
             if held is not None:
@@ -261,16 +263,25 @@ class _Job:
                 plan = await self._plan({*(held or ()), *((ns, id) for ns, id in answer)})
                 if plan is None:
                     return self.report("vetoed")
+            if asks and not await self._free(held):
+                continue
             if order.dry_run:
                 self._gone, self._now, self._compacted = len(plan.checkpoints), plan.after, plan.compacted
                 return self.report("changed", deleted=plan.deleted)
-            progress = await carry_out(self._store, plan, self._archiver(plan) if archives else None)
+            progress = await carry_out(self._store, plan, self._archiver(plan, held) if archives else None)
             self._gone += progress.gone
             self._now = progress.now
             if progress.done:
                 self._compacted = plan.compacted
                 return self.report("changed", deleted=plan.deleted)
         return self.report("moved")
+
+    async def _free(self, held: Collection[Place] | None) -> bool:
+        """Whether nobody has taken the thread, or begun a call whose checkpoints are not `held`, while a hook ran."""
+        if await self._store.holder(self.thread) is not None:
+            return False
+        begun = await self._unsettled()
+        return begun is None or (held is not None and begun.issubset(held))
 
     async def _unsettled(self) -> set[Place] | None:
         """The checkpoints of calls of which the ledger does not know what became; None when there are no such calls."""
@@ -299,7 +310,7 @@ class _Job:
         wanted = compact if order.compaction.compactors else None
         return await plan_thread(self._store, self._codec, self.thread, choose, merge=order.merge, compact=wanted)
 
-    def _archiver(self, plan: ThreadPlan) -> Archive:
+    def _archiver(self, plan: ThreadPlan, held: Collection[Place] | None) -> Archive:
         """Has the hook take what a step deletes, and with the first step what any message may name."""
         beside = [(ATTACHMENTS, address) for address in plan.attachments]
 
@@ -310,7 +321,7 @@ class _Job:
                 batch = await batch_of(self._store, self.thread, {*step.checkpoints, *beside})
                 taken = await called(hooks.archive(self.thread, batch))
             beside = []
-            return taken is not False
+            return taken is not False and await self._free(held)
 
         return archive
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -13,8 +14,10 @@ from langchain_core.messages import HumanMessage, ToolMessage
 from milepost.archive import ArchiveFolder, frames
 from milepost.compaction import offload_large, trim_messages
 from milepost.errors import Conflict, Corrupt, InvalidConfig
+from milepost.flavour import run
 from milepost.ledger import Succeeded
 from milepost.maintaining import MAINTAINER
+from milepost.maintenance import ThreadPlan
 from milepost.retention import Retention
 from milepost.store import Batch
 from milepost.testing.chain import Chain, at, id_of, inside
@@ -25,6 +28,27 @@ from milepost.testing.suite.basis import Behaviours, needs
 from milepost.testing.suite.bounded import grown, later, words
 from milepost.testing.workers import Worker, wants
 from milepost.upkeep import Hooks, called
+
+
+class _Meanwhile(Hooks):
+    """Somebody does `what`, once, while the hook `which` runs."""
+
+    def __init__(self, lab: Lab, which: str, what: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._blocking = lab.flavour == "blocking"
+        self._which: str | None = which
+        self._what = what
+
+    def _do(self, which: str) -> object:
+        if which != self._which:
+            return None
+        self._which = None
+        return run(self._what()) if self._blocking else self._what()
+
+    def before(self, plan: ThreadPlan) -> object:
+        return self._do("before")
+
+    def archive(self, thread: str, batch: Batch) -> object:
+        return self._do("archive")
 
 
 class Guarded(Behaviours):
@@ -38,6 +62,29 @@ class Guarded(Behaviours):
             assert len(await chain.ids()) == 6
         await lab.saver.maintain(Retention(keep_last=1))
         assert len(await chain.ids()) == 1
+
+    @pytest.mark.parametrize("which", ["before", "archive"])
+    async def test_a_lease_that_is_taken_while_a_hook_runs(self, lab: Lab, which: str) -> None:
+        chain = await grown(lab.saver, steps=6)
+        async with AsyncExitStack() as stack:
+
+            async def take() -> None:
+                await stack.enter_async_context(lab.saver.lease("thread"))
+
+            report = await lab.saver.maintain(Retention(keep_last=1), hooks=_Meanwhile(lab, which, take))
+            assert [(one.outcome, one.checkpoints) for one in report.threads] == [("leased", 0)]
+            assert len(await chain.ids()) == 6
+
+    @needs("ledger")
+    @pytest.mark.parametrize("which", ["before", "archive"])
+    async def test_a_call_that_begins_while_a_hook_runs(self, lab: Lab, which: str) -> None:
+        chain, worker = await grown(lab.saver, steps=6), Worker(lab)
+
+        async def begin() -> None:
+            await worker.run(wants(checkpoints=(("", "0003"),)))
+
+        await lab.saver.maintain(Retention(keep_last=1), hooks=_Meanwhile(lab, which, begin))
+        assert await chain.ids() == ["0006", "0003"]
 
     @needs("ledger")
     async def test_what_an_unsettled_call_may_need(self, lab: Lab) -> None:
