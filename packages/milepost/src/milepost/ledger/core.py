@@ -282,7 +282,10 @@ class Core(Arrival):
             plan = self.plan(request)
         return await self.performed(hands, plan, function)
 
-    async def performed(self, hands: Hands, plan: Plan, function: Callable[[], Any]) -> Done | Replay:
+    async def performed(
+        self, hands: Hands, plan: Plan, function: Callable[[], Any], *, keep: bool = True
+    ) -> Done | Replay:
+        """`perform` what is planned. Without `keep`, what it returns is not recorded."""
         with self.bubbling(plan.request):
             entry = await self._enter(hands, plan)
         if isinstance(entry, Replay):
@@ -293,7 +296,7 @@ class Core(Arrival):
                 result = await hands.do(function)
         except BaseException as exc:
             return await self._failed(hands, plan, call, exc)
-        other = await self.settle(hands, call, Succeeded(result))
+        other = await self.settle(hands, call, Succeeded(result if keep else None))
         if call.policy.kind == "transactional" and other is None and not call.committed:
             raise CallUnrecorded(
                 f"{call.tool!r} returned, and no transaction that settles its call was committed: call "

@@ -226,7 +226,9 @@ class Rollbacks:
         plan = Plan(request, how, record.thread, call_key(record.thread, info), info, self.core.fence(record.thread))
         compensate = policy.compensate
         assert compensate is not None
-        await self.core.performed(hands, plan, lambda: compensate(record, record.result))
+
+        # What it returns nobody reads: it need not be anything that can be stored.
+        await self.core.performed(hands, plan, lambda: compensate(record, record.result), keep=False)
 
     async def _fork(self, hands: Hands, plan: Rollback, found: CheckpointTuple) -> RunnableConfig:
         """A copy of the checkpoint on top of it: the thread's latest from now on."""

@@ -48,12 +48,12 @@ class World:
     def policy(self, make: Callable[..., ToolPolicy] = unsafe, **more: Any) -> ToolPolicy:
         return quick(make, compensate=self.undo, **more)
 
-    def undo(self, record: Any, result: Any) -> str:
+    def undo(self, record: Any, result: Any) -> object:
         self.keys.append(current_call().key)
         if trouble := self.trouble.pop(record.arguments["n"], None):
             raise trouble
         self.undone.append((record.arguments["n"], result))
-        return "undone"
+        return object()  # as the objects of an API's client, which cannot be stored
 
 
 async def _history(lab: Lab, worker: Worker, face: Face | None = None) -> None:
