@@ -122,3 +122,35 @@ async def test_results_of_any_class_pass(saver: Saver, blocking: bool) -> None:
     graph = graph_over(saver, Ledger(saver), move, [asks(move)])
     state = await invoke(graph, blocking)
     assert (state["place"], answers(state)[0].text, places) == (Place(1, 2), "moved", [0])
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+@pytest.mark.parametrize("where", ["node", "step"])
+async def test_a_verdict_by_resumption_reaches_every_call(saver: Saver, blocking: bool, where: str) -> None:
+    ran: list[int] = []
+    ledger = Ledger(saver, default=unsafe(max_duration=0), skew=0)
+
+    def charge(amount: int) -> str:
+        ran.append(amount)
+        raise TimeoutError("no answer")
+
+    @tool
+    def pay() -> str:
+        """Pay."""
+        return str(current_call().once("charge", charge, 5))
+
+    def node(_: State) -> dict[str, Any]:
+        return {"messages": [AIMessage(ledger.once("charge", charge, 5))]}
+
+    if where == "step":
+        graph = graph_over(saver, ledger, pay, [asks(pay)])
+    else:
+        builder: Any = StateGraph(State)
+        builder.add_node("node", node)
+        graph = builder.add_edge(START, "node").compile(checkpointer=saver)
+    (question,) = (await invoke(graph, blocking))["__interrupt__"]
+    answer = {question.id: {"verdict": "applied", "result": "paid", "by": "ann"}}
+    state = await invoke(graph, blocking, Command(resume=answer))
+    assert "paid" in [message.text for message in state["messages"]]
+    assert ran == [5]
+    assert "ann" in [entry.by for record in ledger.calls("one") for entry in record.trail]

@@ -23,17 +23,17 @@ def pay(amount: Decimal, day: date, id: Annotated[str, InjectedToolCallId], note
 
 def test_arguments_are_converted_completed_and_rid_of_what_is_injected() -> None:
     given = {"amount": "1.10", "day": "2026-01-02", "id": "forged", "unknown": 1}
-    assert arguments_of(pay, given) == {"amount": "1.10", "day": "2026-01-02", "note": "none"}
+    assert arguments_of(pay, given) == ({"amount": "1.10", "day": "2026-01-02", "note": "none"}, frozenset({"note"}))
 
 
 def test_arguments_that_do_not_fit_stay_as_they_are() -> None:
-    assert arguments_of(pay, {"amount": "much"}) == {"amount": "much"}
+    assert arguments_of(pay, {"amount": "much"})[0] == {"amount": "much"}
 
 
 def test_arguments_by_a_json_schema_stay_as_they_are() -> None:
     one = StructuredTool(name="pay", description="Pay.", args_schema={"type": "object", "properties": {}}, func=print)
-    assert arguments_of(one, {"a": 1}) == {"a": 1}
-    assert arguments_of(None, {"a": 1}) == {"a": 1}
+    assert arguments_of(one, {"a": 1})[0] == {"a": 1}
+    assert arguments_of(None, {"a": 1})[0] == {"a": 1}
 
 
 def test_arguments_that_are_no_json_are_left_to_a_fingerprint_function() -> None:
@@ -42,8 +42,8 @@ def test_arguments_that_are_no_json_are_left_to_a_fingerprint_function() -> None
         """Send."""
         return f"{data!r} {amount}"
 
-    assert arguments_of(send, {"data": b"\xff", "amount": 1})["data"] == b"\xff"
-    assert math.isnan(arguments_of(send, {"data": b"a", "amount": math.nan})["amount"])
+    assert arguments_of(send, {"data": b"\xff", "amount": 1})[0]["data"] == b"\xff"
+    assert math.isnan(arguments_of(send, {"data": b"a", "amount": math.nan})[0]["amount"])
 
 
 def _message(id: str, **more: Any) -> ToolMessage:

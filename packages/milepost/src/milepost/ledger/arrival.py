@@ -11,6 +11,7 @@ from milepost.callstore import CallAnswer, CallChange, CallRow, CallStore
 from milepost.codec.calls import (
     CallInfo,
     digest,
+    fingerprint,
     match_of,
 )
 from milepost.errors import Unavailable
@@ -23,6 +24,7 @@ from milepost.ledger.errors import (
     NotDurable,
     OrphanFound,
     PayloadMismatch,
+    pause_id,
 )
 from milepost.ledger.hands import Hands
 from milepost.ledger.policy import ToolPolicy
@@ -53,6 +55,8 @@ class Arrival(Basis):
             return await self._enter(hands, self.plan(request))
 
     async def _enter(self, hands: Hands, plan: Plan) -> Run | Replay:
+        if plan.request.answer is None and (given := self.answer_here(pause_id(plan.home, plan.key))) is not None:
+            plan.request = replace(plan.request, answer=given[0], answered_by=given[1])
         if not plan.request.durable and plan.info.own is None:
             raise NotDurable(
                 f"{plan.info.tool!r} changes the world, and this run stores nothing before its end (durability "
@@ -155,19 +159,12 @@ class Arrival(Basis):
         """What a record says: the result, a claim to make, or None to look again."""
         book = self.book
         record = book.open(row)
-        if record.info.fingerprint != plan.info.fingerprint:
-            raise self.pause(
-                PayloadMismatch,
-                plan,
-                record,
-                f"the key is recorded for a call of {record.tool!r} with other arguments",
-                found=record.info.fingerprint,
-                expected=plan.info.fingerprint,
-            )
-        if row.state == "succeeded":
-            return Replay(record, record.result)
         if row.state in ("compensating", "compensation_failed"):
             raise self.pause(CompensationPending, plan, record, "it is being undone, or could not be undone")
+        if not _same(plan, record):
+            return await self._mismatch(hands, store, plan, row, record, now)
+        if row.state == "succeeded":
+            return Replay(record, record.result)
         if row.state == "compensated":
             return self._again(plan, row, generation=row.generation + 1, attempt=0, outcome={}, note="performed anew")
         if row.state == "failed":
@@ -181,6 +178,57 @@ class Arrival(Basis):
             await self.expired(store, row, plan.fence)
             return None
         return await self._doubt(hands, store, plan, row, record, now)
+
+    async def _mismatch(
+        self, hands: Hands, store: CallStore, plan: Plan, row: CallRow, record: CallRecord, now: float
+    ) -> CallChange | None:
+        """The key is recorded for other arguments: only a person can say that it is the call at hand all the same."""
+        verdict = "unknown" if plan.request.answer is None else plan.request.answer.kind
+        bound = replace(
+            record.info, tool=plan.info.tool, arguments=plan.info.arguments, fingerprint=plan.info.fingerprint
+        )
+        call, note = self.book.seal_info(plan.home, row.key, bound), "bound to the arguments at hand"
+        if row.state == "compensated":
+            return self._again(plan, row, generation=row.generation + 1, attempt=0, outcome={}, call=call, note=note)
+        if row.state == "failed":
+            return self._again(plan, row, attempt=row.attempt + 1, outcome={}, call=call, note=note)
+        if row.state == "started" and row.until <= now:
+            await self.expired(store, row, plan.fence)
+            return None
+        if verdict != "unknown" and row.state == "started":
+            await self.wait(hands, plan, record, row.until - now)
+            return None
+        if verdict != "unknown" and row.state == "in_doubt":
+            await self._answered(hands, store, plan, row, record, now)
+            return None
+        if verdict == "applied" and row.state == "succeeded":
+            change = self.book.change(plan.home, row.key, row.mark, row.state, call=call, note=note)
+            await store.settle(plan.home, replace(change, owner=row.owner), fence=plan.fence)
+            return None
+        if verdict == "not_applied" and row.state == "suspended":
+            return self._again(plan, row, call=call, note=note)
+        choices = {"succeeded": ("adopt",), "suspended": ("run",)}.get(row.state, ("applied", "not_applied"))
+        raise self.pause(
+            PayloadMismatch,
+            plan,
+            record,
+            f"the key is recorded for a call of {record.tool!r} with other arguments",
+            choices,
+            found=record.info.fingerprint,
+            expected=plan.info.fingerprint,
+        )
+
+    async def _answered(
+        self, hands: Hands, store: CallStore, plan: Plan, row: CallRow, record: CallRecord, now: float
+    ) -> None:
+        """Record the verdict that the run was resumed with, once nobody can act any more whom it could prove wrong."""
+        answer = plan.request.answer
+        assert answer is not None
+        quiet = row.until + record.info.max_duration + self.settings.skew
+        if answer.kind == "not_applied" and now < quiet and not record.told:
+            await self.wait(hands, plan, record, quiet - now)
+            return
+        await self.judge(store, row, answer, plan.request.answered_by or "a person", plan.fence)
 
     def _again(self, plan: Plan, row: CallRow, **how: Any) -> CallChange:
         return self.book.change(plan.home, row.key, row.mark, "started", lease=self.settings.lease, **how)
@@ -200,10 +248,7 @@ class Arrival(Basis):
                 return None
             return self._again(plan, row, attempt=row.attempt + 1, outcome={}, note="retried with the same key")
         if request.answer is not None and request.answer.kind != "unknown":
-            if request.answer.kind == "not_applied" and now < quiet and not record.told:
-                await self.wait(hands, plan, record, quiet - now)
-                return None
-            await self.judge(store, row, request.answer, request.answered_by or "a person", plan.fence)
+            await self._answered(hands, store, plan, row, record, now)
             return None
         if policy.reconcile is not None:
             if now < quiet:
@@ -312,3 +357,14 @@ class Arrival(Basis):
                     left, look = left - pause, min(2 * look, LAST_LOOK)
             finally:
                 boundary.forget(key, done)
+
+
+def _same(plan: Plan, record: CallRecord) -> bool:
+    """Whether a record is of the arguments at hand: also where the tool has got new ones since, left to their defaults."""
+    if record.info.fingerprint == plan.info.fingerprint:
+        return True
+    if not plan.request.filled or plan.policy.fingerprint is not None or not isinstance(record.arguments, dict):
+        return False
+    new = plan.request.filled - record.arguments.keys()
+    shown = {name: value for name, value in plan.request.arguments.items() if name not in new}
+    return bool(new) and fingerprint(plan.info.tool, shown) == record.info.fingerprint

@@ -110,6 +110,8 @@ class Basis:
         self.boundary = boundary
         self.monotonic = settings.monotonic
         self.renew()
+        self.answer_here: Callable[[str], tuple[Verdict, str] | None] = lambda _id: None
+        """The id of a pause -> the verdict that the run at hand was resumed with, and by whom. For adapters to set."""
         boundary.accompany(self)
 
     def renew(self) -> None:
@@ -294,6 +296,11 @@ class Basis:
         choices: tuple[str, ...] = ("applied", "not_applied"),
         **more: Any,
     ) -> CallPaused:
+        id = pause_id(plan.home, plan.key)
+        if "not_applied" in choices:
+            way = f"Settle it with Ledger.resolve({record.key!r}, …), then run the thread again."
+        else:
+            way = f"Resume the run with Command(resume={{{id!r}: {' or '.join(map(repr, choices))}}})."
         payload = {
             "kind": kind.__name__,
             "tool": plan.info.tool,
@@ -308,11 +315,10 @@ class Basis:
             "choices": list(choices),
         }
         return kind(
-            f"the call of {plan.info.tool!r} in thread {plan.request.thread!r} waits for a person: {why}. "
-            f"Settle it with Ledger.resolve({record.key!r}, …), then run the thread again.",
+            f"the call of {plan.info.tool!r} in thread {plan.request.thread!r} waits for a person: {why}. {way}",
             **facts(plan),
             **more,
-            id=pause_id(plan.home, plan.key),
+            id=id,
             payload=payload,
         )
 

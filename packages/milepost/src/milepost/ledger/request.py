@@ -23,6 +23,9 @@ class CallRequest:
     tool: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """As they will be performed, without injected ones. JSON, but for what a fingerprint function leaves out."""
+    filled: frozenset[str] = frozenset()
+    """Names of `arguments` that were not given: the tool's defaults. A record from before the tool had them is of the
+    same call."""
     thread: str
     message: str | None = None
     """``AIMessage.id``."""

@@ -30,7 +30,6 @@ from milepost.ledger import (
     applied,
     current_call,
     not_applied,
-    pause_id,
     unknown,
 )
 from milepost.ledger import Ledger as PlainLedger
@@ -38,7 +37,7 @@ from milepost.ledger.basis import OverSaver
 from milepost.ledger.hands import Hands
 from milepost.ledger.policy import Declared
 from milepost.tools.conversation import Conversation, Conversations
-from milepost.tools.pregel import Task, task_of
+from milepost.tools.pregel import Task, answers_here, task_of
 from milepost.tools.results import answer_of, arguments_of, replayed, stored
 from milepost.tools.watching import Watch
 
@@ -104,6 +103,7 @@ class Ledger(PlainLedger):
         self._seats = _Seats()
         self._warned: set[str] = set()
         self._policies: dict[str, tuple[ToolPolicy, ToolPolicy]] = {}
+        self.core.answer_here = _answer_here
         self.core.boundary.accompany(self._conversations, self._seats)
 
     def middleware(self) -> LedgerMiddleware:
@@ -141,7 +141,6 @@ class Ledger(PlainLedger):
         with _stopping(call["name"]):
             task = task_of(request.runtime)
             wanted = self._wanted(call, request.tool, policy, task, conversation)
-            wanted = self._answered(wanted, task)
         attempt = _Attempt(hands, request, execute)
         if self._shares(task, call, conversation):
             siblings = self._siblings(call, request, task, conversation)
@@ -178,9 +177,11 @@ class Ledger(PlainLedger):
                 "messages, which changes when messages are removed. Use add_messages as the reducer, or give ids.",
                 RuntimeWarning,
             )
+        arguments, filled = arguments_of(tool, call["args"])
         return CallRequest(
             tool=call["name"],
-            arguments=arguments_of(tool, call["args"]),
+            arguments=arguments,
+            filled=filled,
             thread=task.thread,
             message=None if asked is None else asked.id,
             call=call["id"],
@@ -202,17 +203,6 @@ class Ledger(PlainLedger):
             refusing = replace(policy, not_applied=(*policy.not_applied, ArgumentsRefused))
             known = self._policies[tool] = policy, refusing
         return known[1]
-
-    def _answered(self, wanted: CallRequest, task: Task) -> CallRequest:
-        """With the verdict that the run was resumed with, if there is one for this call."""
-        if not task.answers:
-            return wanted
-        plan = self.core.plan(wanted)
-        answer = task.answers.get(pause_id(plan.home, plan.key))
-        if answer is None:
-            return wanted
-        verdict, by = verdict_of(answer)
-        return replace(wanted, answer=verdict, answered_by=by)
 
     # Tasks that calls share.
 
@@ -367,6 +357,12 @@ class _Attempt:
             tool_call_id=call["id"],
             status="error",
         )
+
+
+def _answer_here(id: str) -> tuple[Verdict, str] | None:
+    """The verdict that the run at hand was resumed with under the id of a pause."""
+    answer = answers_here().get(id)
+    return None if answer is None else verdict_of(answer)
 
 
 def verdict_of(answer: Any) -> tuple[Verdict, str]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.prebuilt import ToolNode, ToolRuntime
 
 from milepost.errors import InvalidConfig
@@ -36,8 +37,6 @@ class Task:
     """Namespace -> checkpoint, of its own graph and of every graph around it."""
     durability: str
     """"sync", "async" or "exit"."""
-    answers: Mapping[str, Any]
-    """Interrupt id -> answer, of the resume map that this run was started with."""
     pulled: bool
     """It was started by an edge, not by a `Send`: a ToolNode then performs all calls of the last message in it."""
     answered: bool
@@ -66,11 +65,16 @@ def task_of(runtime: ToolRuntime[Any, Any]) -> Task:
         info.checkpoint_id,
         started_from,
         inner.get(_DURABILITY) or "async",
-        inner.get(_RESUME_MAP) or {},
         _PULL in path,
         _has_answers(inner.get(_SCRATCHPAD)),
         str(inner.get(EPOCH) or ""),
     )
+
+
+def answers_here() -> Mapping[str, Any]:
+    """Interrupt id -> answer, of the resume map that the run at hand was started with."""
+    inner: Mapping[str, Any] = (var_child_runnable_config.get() or {}).get("configurable") or {}
+    return inner.get(_RESUME_MAP) or {}
 
 
 def is_of_tool_node(execute: Callable[..., Any]) -> bool:

@@ -496,6 +496,48 @@ class CallsContended(Behaviours):
         worker = Worker(lab)
         await worker.do(wants(key="order-1"))
         for other in (wants(key="order-1", arguments={"amount": 6}), wants("mail", key="order-1")):
+            with pytest.raises(PayloadMismatch) as paused:
+                await worker.do(other)
+            assert paused.value.payload["choices"] == ["adopt"]
+            for _ in range(2):
+                with pytest.raises(PayloadMismatch):
+                    await worker.do(replace(other, answer=not_applied()))
+        adopted = wants(key="order-1", arguments={"amount": 6})
+        assert await worker.do(replace(adopted, answer=applied()), "again") == "done"
+        assert await worker.do(adopted, "again") == "done", "it is bound for good"
+        assert len(worker.performed) == 1
+
+    @needs("ledger")
+    @pytest.mark.parametrize("verdict", [applied("paid"), not_applied()])
+    @pytest.mark.parametrize("way", ["resolve", "resume"])
+    async def test_a_way_out_for_other_arguments_in_doubt(self, lab: Lab, verdict: Any, way: str) -> None:
+        worker = Worker(lab, tools={"charge": quick(unsafe)})
+        other = wants(key="order-1", arguments={"amount": 6})
+        with pytest.raises(CallInDoubt):
+            await worker.do(wants(key="order-1"), TimeoutError("no answer"))
+        with pytest.raises(PayloadMismatch) as paused:
+            await worker.do(other)
+        assert paused.value.payload["choices"] == ["applied", "not_applied"]
+        answered = replace(other, answer=verdict)
+        if way == "resolve":
+            await worker.resolve("order-1", verdict, thread_id="thread")
+            if verdict.kind == "applied":
+                with pytest.raises(PayloadMismatch) as paused:
+                    await worker.do(other)
+                assert paused.value.payload["choices"] == ["adopt"]
+        expected = "paid" if verdict.kind == "applied" else "now"
+        assert await worker.do(answered if expected == "paid" or way == "resume" else other, "now") == expected
+        assert await worker.do(other, "again") == expected
+        assert (await worker.calls())[0].arguments == {"amount": 6}
+        assert len(worker.performed) == 1 + (expected == "now")
+
+    @needs("ledger")
+    async def test_a_new_argument_left_to_its_default_is_no_other_call(self, lab: Lab) -> None:
+        worker = Worker(lab)
+        assert await worker.do(wants(), "paid") == "paid"
+        more = {"amount": 5, "currency": "EUR"}
+        assert await worker.do(wants(arguments=more, filled=frozenset({"currency"}))) == "paid"
+        for other in (wants(arguments=more), wants(arguments={**more, "amount": 6}, filled=frozenset({"currency"}))):
             with pytest.raises(PayloadMismatch):
                 await worker.do(other)
         assert len(worker.performed) == 1
