@@ -26,6 +26,7 @@ from milepost.flavour import run
 from milepost.observe import Event, Observers, log, thread_hash
 from milepost.places import check_id
 from milepost.store import Store
+from milepost.ticking import ticking
 
 Clock = Callable[[], float]
 Opener = Callable[[], Coroutine[Any, Any, Store]]
@@ -68,6 +69,8 @@ class _Held:
     def check(self) -> None:
         """Raise `LeaseLost` unless nobody else can have it."""
         self.fence()
+        if not self.active:
+            raise _unsure(self, "it was given back at the end of its block")
         if self._clock() >= self.safe_until:
             raise _unsure(self, "its heartbeat is late")
 
@@ -137,7 +140,7 @@ class ThreadLease:
         terms: Terms,
         openers: tuple[Opener, Opener],
         observers: Observers,
-        clock: Clock = time.monotonic,
+        clock: Clock = ticking,
     ) -> None:
         self._of = of
         self.thread_id = thread
@@ -317,8 +320,10 @@ class ThreadLease:
         self._observers.emit(Event("lease", self._observers.backend, hashed, "error", error=type(error).__name__))
 
     def _leave(self, error: BaseException | None) -> None:
-        if self._failure is None and isinstance(error, KeyboardInterrupt | SystemExit):
-            self.fail(error)  # this process is told to end, and nobody is told that its work is not done
+        if self._failure is None and isinstance(error, KeyboardInterrupt | SystemExit | asyncio.CancelledError):
+            # This process or task is told to end (under asyncio, Ctrl-C is a cancellation, too), and nobody is told that
+            # its work is not done.
+            self.fail(error)
         held = self._taken()
         held.active = False
         _leases.set(tuple(each for each in _leases.get() if each is not held))

@@ -41,6 +41,7 @@ from milepost.observe import Watch, log
 from milepost.operations import Operations
 from milepost.places import check_id, check_thread
 from milepost.sides import AsyncSide, BlockingSide
+from milepost.ticking import ticking
 
 FIRST_LOOK, LAST_LOOK = 0.02, 0.5
 """Seconds between two looks at what another worker does: first, and at most."""
@@ -77,7 +78,7 @@ class Settings:
     on_orphan: OnOrphan
     on_unsettled: OnUnsettled
     clock: Callable[[], float] = time.time
-    monotonic: Callable[[], float] = time.monotonic
+    monotonic: Callable[[], float] = ticking
     hands: tuple[type[BlockingHands], type[AsyncHands]] = (BlockingHands, AsyncHands)
 
 

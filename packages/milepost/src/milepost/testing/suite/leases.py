@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import copy_context
 from typing import Any
 
 import pytest
 
 from milepost.errors import Busy, InvalidConfig, LeaseLost, Unavailable
 from milepost.fences import NOBODY
+from milepost.lease import check
 from milepost.store import CheckpointRow, Drop, Pack, Span, Store, WriteRow
 from milepost.testing.chain import Chain, at, checkpoint
 from milepost.testing.faults import Moment, Plan
@@ -406,6 +408,26 @@ class Driving(Behaviours):
                 lease.__enter__()
         with pytest.raises(RuntimeError):
             _ = lab.saver.saver.lease("thread").fence
+
+    async def test_who_is_still_at_work_after_the_block_is_told(self, lab: Lab) -> None:
+        shared = lab.saver.saver.operations.shared
+        async with lab.saver.lease("thread") as lease:
+            at_work = copy_context()
+            at_work.run(check, shared, "thread")
+        with pytest.raises(LeaseLost):
+            lease.check()
+        with pytest.raises(LeaseLost):
+            at_work.run(check, shared, "thread")
+        check(shared, "thread")
+
+    @pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit, asyncio.CancelledError])
+    async def test_who_is_told_to_end_is_counted(self, lab: Lab, end: type[BaseException]) -> None:
+        store = await store_of(lab.saver)
+        with pytest.raises(end):
+            async with lab.saver.lease("thread"):
+                raise end
+        after = await store.acquire("thread", "next", LONG)
+        assert (after.tries, after.error.partition(":")[0]) == (1, end.__name__)
 
     async def test_a_block_that_raises_gives_it_back(self, lab: Lab) -> None:
         with pytest.raises(ZeroDivisionError):
