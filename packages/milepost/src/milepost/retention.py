@@ -14,7 +14,7 @@ from operator import attrgetter
 from milepost.errors import InvalidConfig
 from milepost.places import ATTACHMENTS, BEFORE, spaces_of
 from milepost.store import CheckpointRow, Mark, Span, WriteRow, merge_spans
-from milepost.units import Duration, count, seconds
+from milepost.units import Duration, count, flag, seconds
 
 Place = tuple[str, str]
 """(ns, checkpoint id)."""
@@ -72,6 +72,8 @@ class Retention:
         for what in ("threads", "namespaces"):
             if not isinstance(getattr(self, what), str | None):
                 raise InvalidConfig(f"{what} is {getattr(self, what)!r}: it must be a pattern", what=what)
+        for what in ("keep_waiting", "keep_forks", "keep_pinned"):
+            flag(getattr(self, what), what)
         thin: object = self.thin
         if not isinstance(thin, Sequence) or isinstance(thin, str):
             raise InvalidConfig(f"thin is {thin!r}: it must be a list of pairs (age, interval)", what="thin")
@@ -364,6 +366,8 @@ class Lineage:
             return False
         if max(row.at for row in self.rows.values()) >= now - seconds(policy.idle_thread, "idle_thread"):
             return False
+        # A namespace that no policy speaks for keeps what every policy keeps unless it is told not to.
+        spoken.append(Retention())
         # What waits in a call that is over is asked by nobody any more.
         roots = self.latest()
         waits = any(place in roots or self._call(self.rows[place]) is None for place in self._waiting(spoken))

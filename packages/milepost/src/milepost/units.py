@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from contextlib import suppress
 from datetime import timedelta
 
 from milepost.errors import InvalidConfig
@@ -35,7 +36,8 @@ def seconds(value: object, what: str) -> float:
     if isinstance(value, timedelta):
         found = value.total_seconds()
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        found = float(value)
+        with suppress(OverflowError):
+            found = float(value)
     elif isinstance(value, str) and (written := _WRITTEN.fullmatch(value)) and written[2] in _SECONDS:
         found = float(written[1]) * _SECONDS[written[2]]
     if not (math.isfinite(found) and found > 0):
@@ -62,6 +64,13 @@ def size(value: object, what: str) -> int:
             value=repr(value)[:200],
         )
     return int(found)
+
+
+def flag(value: object, what: str) -> bool:
+    """True or False, and no other that is taken for one of them. Raises `InvalidConfig`."""
+    if not isinstance(value, bool):
+        raise InvalidConfig(f"{what} is {value!r}: it must be True or False"[:400], what=what, value=repr(value)[:200])
+    return value
 
 
 def count(value: object, what: str, at_least: int = 0) -> int:

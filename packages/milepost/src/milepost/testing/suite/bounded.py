@@ -200,6 +200,23 @@ class Policies(Behaviours):
         found = await lab.saver.list(shared.latest, before=root.at("0005"), limit=1)
         assert [item.checkpoint["id"] for item in found] == ["0004x"]
 
+    @pytest.mark.parametrize("how", ["maintain", "prune"])
+    async def test_what_a_pinned_root_replays_with(self, lab: Lab, how: str) -> None:
+        root, shared = await grown(lab.saver, steps=6), Chain(lab.saver, ns="shared")
+        for id in ("0001x", "0002x", "0003x", "0005x"):
+            await shared.put({"z": id}, id=id)
+        await root.put({"n": 7}, id="0007", parent="0002", metadata={"source": "fork"})
+        await root.put({"n": 8}, id="0008", parent="0006")
+        await lab.saver.pin(root.at("0004"))
+        await lab.saver.pin(root.at("0007"))
+        if how == "prune":
+            await lab.saver.prune(["thread"])
+        else:
+            await lab.saver.maintain(Retention(keep_last=1))
+        # The fork reads as of its parent, the other as of itself.
+        assert await root.ids() == ["0008", "0007", "0004", "0002"]
+        assert await shared.ids() == ["0005x", "0003x", "0001x"]
+
     async def test_calls_without_a_root_are_swept(self, lab: Lab) -> None:
         root = await grown(lab.saver, steps=2)
         call, waiting = Chain(lab.saver, ns="node:1"), Chain(lab.saver, ns="node:2")
@@ -242,10 +259,16 @@ class Policies(Behaviours):
         async for saver in lab.views():
             assert [row.thread for row in await saver.threads()] == ["waiting"]
             assert (await saver.stats("idle"))[:4] == (0, 0, 0, 0)
-        # Of several policies that of the root is asked, and each holds what waits where it speaks.
-        held = [Retention(namespaces="sub", keep_last=1), Retention(namespaces="", idle_thread="180d")]
-        assert not [one for one in (await lab.saver.maintain(held, clock=later(181))).threads if one.deleted]
-        await grown(lab.saver, "idle", 1)
+        # Who speaks for the root speaks for the thread, and asks in every namespace whether somebody waits there.
+        children = Retention(namespaces="sub", keep_last=1)
+        inside = await grown(lab.saver, "waiting inside", 1)
+        child = await grown(lab.saver, "waiting inside", 1, "sub")
+        await child.writes(("__interrupt__", "go on?"))
+        for policies in ([children, policy], [policy, children], [Retention(namespaces="", idle_thread="180d")]):
+            await grown(lab.saver, "idle", 1)
+            await lab.saver.maintain(policies, clock=later(181))
+            assert {row.thread for row in await lab.saver.threads()} == {"waiting", "waiting inside"}
+        assert len(await inside.ids()) == 1
         await lab.saver.maintain(Retention(idle_thread="180d", keep_waiting=False), clock=later(181))
         assert await lab.saver.threads() == ()
 
@@ -263,7 +286,6 @@ class Policies(Behaviours):
             ("thin", {"thin": [("1d",)]}),
             ("thin", {"thin": "1d"}),
             ("threads", {"threads": 3}),
-            ("idle_thread", {"idle_thread": "1d", "namespaces": "child"}),
         )
         for what, options in bad:
             with pytest.raises(InvalidConfig) as caught:
