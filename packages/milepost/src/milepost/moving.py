@@ -6,12 +6,13 @@ names. What it is now is computed from the checkpoint that made the call, and pr
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from milepost.codec import Codec
 from milepost.errors import MilepostError
-from milepost.places import BEFORE
+from milepost.places import BEFORE, NAMED
 from milepost.schema import Schema
 from milepost.schema.image import Image
 from milepost.schema.schema import Where, node_renames
@@ -67,12 +68,14 @@ class Moving:
             if not ns or ns.startswith(BEFORE):
                 continue
             try:
-                parents = self._codec.header(thread, rows[ns, id]).metadata.get("parents") or {}
+                metadata = self._codec.header(thread, rows[ns, id]).metadata
+                parents = metadata.get("parents") or {}
                 if not (self._history or ":" not in ns or ("", parents.get("")) in heads):
                     continue
                 lookup = _Lookup(self, thread, chart, rows, parents)
-                now = await lookup.present(ns)
-                again = now != ns and lookup.goes_on(ns, now)
+                named = metadata.get(NAMED)
+                now = await lookup.present(ns, named)
+                again = now != ns and named is None and lookup.goes_on(ns, now)
             except MilepostError as exc:
                 refused[ns, id] = exc.message
                 continue
@@ -141,8 +144,9 @@ class _Lookup:
         self._rows = rows
         self._parents = parents
 
-    async def present(self, ns: str) -> str:
-        """What `ns` is called now; itself where nothing proves another name."""
+    async def present(self, ns: str, named: Sequence[Any] | None = None) -> str:
+        """What `ns` is called now; itself where nothing proves another name. `named` is what its latest checkpoint says
+        (`milepost.places.NAMED`)."""
         if not ns:
             return ns
         above, _, last = ns.rpartition("|")
@@ -151,6 +155,11 @@ class _Lookup:
         if last.isdigit():
             return start + last
         schema = self._moving.schema(now)
+        if named is not None and schema is not None:
+            renames, meant = schema.renames_since(named[0]), named[1].rpartition("|")[2]
+            if ":" not in last or not renames:
+                name, mark, task = meant.partition(":")
+                return f"{start}{present_name(renames, name)}{mark}{task}"
         caller = self._caller(above, now)
         if ":" not in last:
             caller = caller or self._latest(above, now)

@@ -30,7 +30,7 @@ from milepost.history import Walk, write_order
 from milepost.lease import fence_for
 from milepost.migrating import Migrated, Migrator, Mode
 from milepost.observe import Event, Watch, log, thread_hash
-from milepost.places import ATTACHMENTS, BEFORE, Place, channel_name, check_thread
+from milepost.places import ATTACHMENTS, BEFORE, NAMED, Place, channel_name, check_thread
 from milepost.schema import Schemas
 from milepost.schema.image import INTERRUPT, Image
 from milepost.schema.questions import asked_as, questions_of
@@ -104,7 +104,7 @@ class Operations:
             found = await self._read(side, Place(place.thread, ns, (above or {}).get(ns)), above)
             return None if found is None else found[1]
 
-        return await spaces.find(store, place.thread, place.ns, read)
+        return await spaces.find(store, self.codec, place.thread, place.ns, read)
 
     async def get_tuple(
         self, side: Side, place: Place, above: Mapping[str, str] | None = None
@@ -229,6 +229,8 @@ class Operations:
                 ]
         except MilepostError as exc:
             raise of_checkpoint(exc, thread, row) from exc
+        if NAMED in metadata:
+            metadata = {key: value for key, value in metadata.items() if key != NAMED}
         found = CheckpointTuple(
             config=place.config(row.id),
             checkpoint=cast("Checkpoint", checkpoint),

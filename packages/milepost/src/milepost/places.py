@@ -38,6 +38,10 @@ PINNED = "pinned"
 FORKS = ("fork", "update")
 """Values of the metadata "source": what LangGraph put for a fork or an update of the state, and not for a step."""
 
+NAMED: Final = "__milepost_named__"
+"""The metadata of a subgraph's checkpoint, where nodes were renamed: the version of the caller's schema by which it was
+stored, and the namespace that this meant, which may be another one than it lies in. No reader is given it."""
+
 ATTACHMENTS = "__milepost_attachments__"
 """The namespace of what compaction moved out of a thread's state. No graph has it, and no listing shows it."""
 

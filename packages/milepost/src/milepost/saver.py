@@ -6,7 +6,7 @@ import builtins
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar, get_args
+from typing import Any, Self, TypeVar, cast, get_args
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -31,6 +31,7 @@ from milepost.lease import ThreadLease, terms_of
 from milepost.observe import Listener
 from milepost.operations import Operations
 from milepost.places import (
+    NAMED,
     Place,
     check_callable,
     check_channels,
@@ -515,6 +516,8 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
         stamp = None if schema is None else schema.stamp
         spaces = self._shared.spaces
         ns = place.ns if spaces is None else spaces.known(place.thread, place.ns)
+        if spaces is not None and (named := spaces.named(place.ns)):
+            merged = cast("CheckpointMetadata", {**merged, NAMED: named})
         draft = codec.draft(place.thread, ns, id, place.id, checkpoint, merged, new_versions, stamp)
         return place, draft, metadata.get("source")
 

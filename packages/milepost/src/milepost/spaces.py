@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
-from milepost.schema import Schemas
+from milepost.codec import Codec
+from milepost.errors import SchemaMismatch
+from milepost.places import NAMED
+from milepost.schema import Schema, Schemas
 from milepost.schema.image import Image
-from milepost.schema.schema import may_lie_elsewhere
-from milepost.schema.spaces import backwards, former_spaces
+from milepost.schema.schema import Where, call_of, may_lie_elsewhere
+from milepost.schema.spaces import backwards, former_spaces, present_name
 from milepost.store import Snapshot, Store
 
 Read = Callable[[str], Awaitable[Image | None]]
@@ -42,6 +45,12 @@ class Spaces:
         found = self._known.get((thread, ns))
         return ns if found is None else found.space
 
+    def named(self, ns: str) -> tuple[int, str] | None:
+        """What a checkpoint of `ns` has to say for itself (`milepost.places.NAMED`); None if its name tells."""
+        parent, name = call_of(ns)
+        schema = self._schemas.of(parent) if ns else None
+        return None if schema is None or name not in schema.renamed else (schema.version, ns)
+
     def generation(self, thread: str, ns: str, placed: int | None) -> int | None:
         """The generation that a write to `ns` depends on, if its addresses are of generation `placed`."""
         found = self._known.get((thread, ns))
@@ -59,16 +68,47 @@ class Spaces:
         for place in [place for place in tuple(self._known) if place[0] == thread]:
             self._known.pop(place, None)
 
-    async def find(self, store: Store, thread: str, ns: str, read: Read) -> str:
-        """Where `ns` is kept. Looks into the store, unless that is known."""
+    async def find(self, store: Store, codec: Codec, thread: str, ns: str, read: Read) -> str:
+        """Where `ns` is kept. Looks into the store, unless that is known. Raises `SchemaMismatch` if what another node has
+        stored lies there."""
         if (thread, ns) in self._known or not may_lie_elsewhere(self._schemas, ns):
             return self.known(thread, ns)
         here = await store.get(thread, ns, None)
+        (parent, name), owner = call_of(ns), ""
+        if here is not None:
+            owner = await self._node(store, codec, parent, name, here.snapshots[0])
         for space in await self._former(ns, read):
             there = await store.get(thread, space, None)
-            if there is not None and (here is None or await _counts(store, there.snapshots[0], here.snapshots[0])):
+            if there is None or await self._node(store, codec, parent, name, there.snapshots[0]) != name:
+                continue
+            other = owner not in ("", name)
+            if here is None or other or await _counts(store, there.snapshots[0], here.snapshots[0]):
                 return self._settle(thread, ns, Known(space, there.snapshots[0].generation))
+        if here is not None and owner != name:
+            raise _taken(thread, ns, here.snapshots[0].row.id, owner, self._schemas.of(parent))
         return self._settle(thread, ns, Known(ns, -1))
+
+    async def _node(self, store: Store, codec: Codec, parent: str, meant: str, snapshot: Snapshot) -> str:
+        """The name of now of the node that stored the latest checkpoint of a namespace; `parent` is that of the call, by
+        the names of now, and `meant` the node that this is about."""
+        thread, row = snapshot.thread, snapshot.row
+        above, name = call_of(row.ns)
+        schema = self._schemas.of(parent)
+        if schema is None or name not in schema.renamed:
+            # It lies elsewhere because of what is above it, or what was renamed are tasks of the functional API.
+            return meant
+        metadata = codec.header(thread, row).metadata
+        if named := metadata.get(NAMED):
+            version, ns = named
+            return present_name(schema.renames_since(version), call_of(ns)[1])
+        id = (metadata.get("parents") or {}).get(above)
+        for space in dict.fromkeys((parent, above)) if id else ():
+            if (found := await store.get(thread, space, id)) is not None:
+                caller = found.snapshots[0].row
+                verdict = schema.judge(codec.header(thread, caller).stamp, Where(thread, space, caller.id))
+                return present_name(schema.renames_since(verdict.version), name)
+        # Who knew of the renames would have said so.
+        return present_name(schema.node_chains[0], name)
 
     def _settle(self, thread: str, ns: str, found: Known) -> str:
         if len(self._known) >= _KNOWN:
@@ -95,6 +135,21 @@ class Spaces:
             parent = parent.rpartition("|")[0]
             image, schema, above = await read(parent), self._schemas.of(parent), await self._former(parent, read)
         return [] if image is None else list(former_spaces(schema, image, ns, above))
+
+
+def _taken(thread: str, ns: str, id: str, owner: str, schema: Schema | None) -> SchemaMismatch:
+    version = schema.version if schema else 0
+    return SchemaMismatch(
+        f"namespace {ns!r} of thread {thread!r} holds what node {owner!r} has stored under its former name, and another node "
+        f"has that name now. Nothing was changed: migrate the thread first (`Saver.migrate`), which moves that to {owner!r}; "
+        "or give the new node another name.",
+        thread=thread,
+        ns=ns,
+        checkpoint=id,
+        schema=schema.name if schema else "",
+        found=None,
+        expected=version,
+    )
 
 
 async def _counts(store: Store, there: Snapshot, here: Snapshot) -> bool:

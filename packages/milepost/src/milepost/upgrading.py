@@ -85,7 +85,7 @@ class Upgrader:
         verdict = schema.judge(header.stamp, where)
         self._check_drift(schema, verdict, where, header)
         checkpoint = {**header.checkpoint, "channel_values": self._values(thread, header, verdict, shelf)}
-        image = Image(thread, row.ns, row.id, checkpoint, header.metadata)
+        image = Image(thread, row.ns, row.id, checkpoint, header.metadata, version=verdict.version)
         writes: dict[int, list[Write]] = {}
         for found in self.located(schema, snapshot, where):
             write, version = found.row, found.verdict.version

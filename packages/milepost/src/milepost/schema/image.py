@@ -45,6 +45,8 @@ class Image:
     """With ``channel_values``."""
     metadata: dict[str, Any]
     writes: list[Write] = field(default_factory=list)
+    version: int | None = None
+    """Of the schema, when the checkpoint was stored."""
 
     @property
     def values(self) -> dict[str, Any]:

@@ -134,6 +134,15 @@ class Schema:
         down = sorted(self.downgrades, key=lambda step: (-step.source, -step.target))
         return tuple(chain for steps in (up, down) if (chain := node_renames(steps)))
 
+    def renames_since(self, version: int) -> tuple[tuple[str, str], ...]:
+        """The nodes that were renamed since `version`, as (old, new), in order."""
+        return node_renames(self.path(version) or ())
+
+    @cached_property
+    def renamed(self) -> frozenset[str]:
+        """Every name that a renamed node has or had."""
+        return frozenset(name for chain in self.node_chains for pair in chain for name in pair)
+
     @cached_property
     def calls(self) -> tuple[str, ...]:
         """Tasks that renamed entrypoints call, by every name that they had."""
@@ -350,6 +359,14 @@ def may_lie_elsewhere(schemas: Schemas, ns: str) -> bool:
 def path_of(ns: str) -> str:
     """A namespace without task ids and numbers of calls, as LangGraph does it."""
     return "|".join(part.partition(":")[0] for part in ns.split("|") if not part.isdigit())
+
+
+def call_of(ns: str) -> tuple[str, str]:
+    """The namespace in which the call was made that a subgraph's namespace is of, and the node that made it."""
+    parent, _, last = ns.rpartition("|")
+    if last.isdigit():
+        parent, _, last = parent.rpartition("|")
+    return parent, last.partition(":")[0]
 
 
 def node_renames(steps: Iterable[Step]) -> tuple[tuple[str, str], ...]:

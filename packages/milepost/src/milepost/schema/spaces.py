@@ -7,6 +7,7 @@ names it asks for a namespace that does not exist; what it would have been calle
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from milepost.schema.carry import carry_writes
 from milepost.schema.changes import Change, NotDeclared, rename_node
@@ -39,14 +40,17 @@ class _All(Change):
 _NONE = Change()
 
 
-def backwards(schema: Schema | None) -> tuple[Change, ...]:
-    """What leads from the nodes' names of now to each set of names that they had before; first to the latest."""
-    return tuple(_back(schema, renames) for renames in _renamings(schema))
+def backwards(schema: Schema | None, since: int | None = None) -> tuple[Change, ...]:
+    """What leads from the nodes' names of now to each set of names that they had before, not before version `since`;
+    first to the latest."""
+    return tuple(_back(schema, renames) for renames in _renamings(schema, since))
 
 
-def _renamings(schema: Schema | None) -> list[Sequence[tuple[str, str]]]:
-    """What became of the names of nodes since each of the versions before."""
-    chains = schema.node_chains if schema else ()
+def _renamings(schema: Schema | None, since: int | None = None) -> list[Sequence[tuple[str, str]]]:
+    """What became of the names of nodes since each of the versions before, but for those before `since`."""
+    if schema is None:
+        return []
+    chains = schema.node_chains if since is None else (schema.renames_since(since),)
     return [chain[at:] for chain in chains for at in range(len(chain) - 1, -1, -1)]
 
 
@@ -66,7 +70,7 @@ def former_spaces(schema: Schema | None, image: Image, ns: str, former: Sequence
     paths = [pulled(name), *tasks.sent_to(name)]
     if parent != image.ns:
         paths = [path for made, path in tasks.called(parent, name) if made == task]
-    for change in (_NONE, *backwards(schema)):
+    for change in (_NONE, *backwards(schema, image.version)):
         for space in (image.ns, *former):
             if change is _NONE and space == image.ns:
                 continue
@@ -96,9 +100,9 @@ def present_space(schema: Schema | None, image: Image, space: str, above: str, c
     """
     name = space.rpartition("|")[2].partition(":")[0]
     tasks, then = Tasks(image), Tasks(image, above)
-    changes = (_NONE, *backwards(schema))
+    changes = (_NONE, *backwards(schema, image.version))
     # By names alone, a call of a node that is no more looks like one of a node of this name: so that comes last.
-    meant = [(_back(schema, some), present_name(some, name)) for some in reversed(_renamings(schema))]
+    meant = [(_back(schema, some), present_name(some, name)) for some in reversed(_renamings(schema, image.version))]
     meant = [(change, now) for change, now in meant if now != name] + [(change, name) for change in changes]
     for change, now in meant:
         if change.node(now) != name:
@@ -123,4 +127,4 @@ def respaced(image: Image, ns: str) -> Image:
         above, now = image.ns.split("|"), ns.split("|")
         renamed = {"|".join(above[:end]): "|".join(now[:end]) for end in range(1, len(above) + 1)}
         metadata["parents"] = {renamed.get(space, space): id for space, id in parents.items()}
-    return Image(image.thread, ns, image.id, image.checkpoint, metadata, writes)
+    return replace(image, ns=ns, metadata=metadata, writes=writes)

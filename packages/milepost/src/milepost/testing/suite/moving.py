@@ -221,3 +221,41 @@ class Moves(Behaviours):
         assert "passed on" in told.refused[0]
         assert await _spaces(old) == {"", WAS, "kept"}
         assert (await new.got(at("t", "free"))).checkpoint["id"] == "0006"
+
+    @pytest.mark.parametrize("pruned", [False, True])
+    async def test_a_new_node_may_have_the_former_name_of_another(self, lab: Lab, pruned: bool) -> None:
+        """What it stores is its own, of whatever is read first and by whom."""
+        for ns, id in (("kept", "0005"), ("stays", "0006")):
+            writer = lab.open(schema=NEW)
+            if ns == "kept":
+                await Chain(writer, "t").put({"c": 1})
+            assert await writer.get(at("t", ns)) is None
+            await writer.put(at("t", ns), checkpoint(id, {"c": 1}), {"step": 1, "parents": {"": "0001"}})
+        if pruned:
+            await Chain(lab.open(schema=NEW), "t").put({"c": 2}, id="0009")
+            await lab.open(schema=NEW).prune(["t"])
+        for order in (("kept", "stays"), ("stays", "kept")):
+            reader = lab.open(schema=NEW)
+            for ns in order:
+                found = await reader.got(at("t", ns))
+                assert found.checkpoint["id"] == {"kept": "0005", "stays": "0006"}[ns]
+                assert found.metadata == {"step": 1, "parents": {"": "0001"}}
+        assert [one.refused for one in await migrated(lab.open(schema=NEW), history=True)] == [()]
+        assert await _spaces(lab.open()) == {"", "kept", "stays"}
+
+    async def test_a_former_name_that_is_taken_is_refused(self, lab: Lab) -> None:
+        await _scene(lab)
+        new = lab.open(schema=NEW)
+        values = (await new.got(at("t", "stays"))).checkpoint["channel_values"]
+        put: Any = {**checkpoint("0009", {"c": 7}), "channel_values": {**values, "c": 7}}
+        await Chain(new, "t").put({"c": 3}, id="0008")
+        # The node goes on where it is, also for who knows nothing of the calls before.
+        await new.put(at("t", "stays", "0006"), put, {"step": 9, "parents": {"": "0008"}})
+        other = lab.open(schema=NEW)
+        with pytest.raises(SchemaMismatch, match="holds what node 'stays' has stored"):
+            await other.got(at("t", "kept"))
+        assert (await other.got(at("t", "stays"))).checkpoint["id"] == "0009"
+        assert [one.refused for one in await migrated(lab.open(schema=NEW), history=True)] == [()]
+        assert (await lab.open(schema=ALONE).got(at("t", "stays"))).checkpoint["id"] == "0009"
+        await lab.open(schema=NEW).put(at("t", "kept"), checkpoint("0010", {"c": 1}), {"step": 1, "parents": {}})
+        assert (await lab.open(schema=NEW).got(at("t", "stays"))).checkpoint["id"] == "0009"
