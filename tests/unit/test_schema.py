@@ -9,6 +9,7 @@ import itertools
 import operator
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, Literal, NotRequired, Optional, Union
@@ -21,7 +22,7 @@ from langgraph.graph import MessagesState
 from langgraph.managed import RemainingSteps
 from milepost import schema as ms
 from milepost.errors import FormatTooNew, InvalidConfig, SchemaMismatch
-from milepost.schema import Change, Schema, Shape, Step
+from milepost.schema import Change, Schema, Schemas, Shape, Step
 from milepost.schema.carry import carry
 from milepost.schema.image import Image, Write
 from milepost.schema.schema import Verdict, Where, classes_of, current_name, settled
@@ -162,12 +163,21 @@ STAMP = encode(Stamp("State", 1, 1))[0]
 def test_what_no_way_leads_from_is_refused(
     version: int, ways: list[tuple[int, int]], stored: tuple[str, int, int] | None
 ) -> None:
-    schema = Schema(
-        State,
-        version=version,
-        upgrades=[Step(*way) for way in ways if way[0] < way[1]],
-        downgrades=[Step(*way) for way in ways if way[0] > way[1]],
-    )
+    steps = [Step(*way) for way in ways if way[0] != way[1]]
+    ups = [step for step in steps if step.source < step.target]
+    downs = [step for step in steps if step.source > step.target]
+    leads = {version}
+    for _ in steps:
+        leads |= {step.source for step in ups if step.target in leads and step.target <= version}
+        leads |= {step.source for step in downs if step.target in leads and step.target >= version}
+    ups = [step for step in ups if step.target <= version]
+    downs = [step for step in downs if step.target >= version]
+    if any(step.target not in leads for step in (*ups, *downs)):
+        with pytest.raises(InvalidConfig, match="none leads from there to version"):
+            Schema(State, version=version, upgrades=ups, downgrades=downs)
+        ups, downs = ([step for step in some if step.target in leads] for some in (ups, downs))
+    schema = Schema(State, version=version, upgrades=ups, downgrades=downs)
+    ways = [(step.source, step.target) for step in (*ups, *downs)]
     data = None
     reachable = False
     if stored is not None:
@@ -330,11 +340,35 @@ def test_what_is_no_state(state: Any) -> None:
         {"version": 2, "upgrades": [3]},
         {"version": 2, "downgrades": [Step(1, 2)]},
         {"version": 2, "unstamped": 0},
+        {"version": 2, "unstamped": 3},
+        {"version": 2**63},
+        {"version": 1, "name": ""},
+        {"version": 1, "name": 3},
+        {"version": 1, "name": "\ud800"},
+        {"version": 1, "formerly": "shop"},
+        {"version": 1, "formerly": [3]},
+        {"version": 1, "formerly": None},
+        {"version": 2, "upgrades": None},
+        {"version": 2, "upgrades": Step(1, 2)},
+        {"version": 2, "upgrades": ms.drop_channel("a")},
+        {"version": 4, "upgrades": [Step(1, 2), Step(3, 4)]},
+        {"version": 2, "upgrades": [Step(1, 3)]},
+        {"version": 2, "downgrades": [Step(3, 1)]},
     ],
 )
 def test_what_is_no_schema(options: Any) -> None:
     with pytest.raises(InvalidConfig):
         Schema(State, **options)
+
+
+async def _later(value: Any) -> Any:
+    return value
+
+
+@pytest.mark.parametrize("ns", ["a|", "|", "a||b", "a:1", "a|1"])
+def test_what_is_no_namespace(ns: str) -> None:
+    with pytest.raises(InvalidConfig, match="names of nodes"):
+        Schemas({ns: Schema(State, version=1)})
 
 
 def test_what_is_no_change() -> None:
@@ -347,6 +381,18 @@ def test_what_is_no_change() -> None:
         lambda: ms.map_state(len, writes="a"),  # type: ignore[arg-type]  # (as above)
         lambda: ms.drop_node("a", to=...),  # type: ignore[arg-type]  # (as above)
         lambda: ms.rename_node("a", "b", calls="c"),
+        lambda: ms.rename_node("a", "b", calls=3),  # type: ignore[arg-type]  # (as above)
+        lambda: ms.rename_node("a", "__end__"),
+        lambda: ms.drop_node("a", to="__end__"),
+        lambda: ms.rename_channel("__start__", "a"),
+        lambda: ms.drop_channel("branch:to:a"),
+        lambda: ms.drop_channel("join:a+b:c"),
+        lambda: ms.add_channel("a"),
+        lambda: ms.add_channel("a", 1, factory=list),
+        lambda: ms.add_channel("a", threading.Lock()),
+        lambda: ms.map_channel("a", _later),
+        lambda: ms.map_state(_later),  # type: ignore[arg-type]  # (as above)
+        lambda: Step("1", 2),  # type: ignore[arg-type]  # (as above)
         lambda: ms.rename_class("Class", int),
         lambda: ms.rename_class("module:", int),
     ):

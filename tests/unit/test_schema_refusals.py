@@ -142,3 +142,16 @@ def test_an_object_as_argument_is_refused(value: Any, change: Change) -> None:
     with pytest.raises(SchemaMismatch, match=f"whose argument is a {name}"):
         _upgraded(_image(), change, writes=(_write("__pregel_tasks", Send("n", value)),))
     _upgraded(_image(__pregel_tasks=[Send("n", value)]), ms.drop_channel("x"))
+
+
+@pytest.mark.parametrize("name", ["__start__", "branch:to:n", 3, ""])
+def test_a_free_function_gives_keys_of_a_state_alone(name: Any) -> None:
+    with pytest.raises(SchemaMismatch, match="is no key of a state"):
+        _upgraded(_image(a=1), ms.map_state(lambda _: {name: 1}))
+    with pytest.raises(SchemaMismatch, match="is no key of a state"):
+        _upgraded(_image(), ms.map_state(dict, writes=lambda _, value: [(name, value)]), writes=(_write("a"),))
+
+
+def test_a_free_function_for_writes_gives_pairs() -> None:
+    with pytest.raises(SchemaMismatch, match="for writes raised"):
+        _upgraded(_image(), ms.map_state(dict, writes=lambda *_: [1]), writes=(_write("a"),))

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from milepost.errors import InvalidConfig
-from milepost.schema.image import BRANCH, INTERRUPT, JOIN, Image, starts_of
+from milepost.schema.image import BRANCH, CONTROL, INTERRUPT, JOIN, NO_WRITES, START, TASKS, Image, starts_of
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 ClassName = tuple[str, str]
@@ -17,6 +18,10 @@ ClassName = tuple[str, str]
 
 PLUMBING: Final = ("__", BRANCH, JOIN)
 """How the channels begin that LangGraph makes by itself."""
+RESERVED: Final = CONTROL | {START, TASKS, NO_WRITES, "__end__"}
+"""What LangGraph calls by itself: no node. As channels, all but the last, which is the result of an entrypoint."""
+
+_LEFT_OUT: Final[Any] = object()
 
 
 class NotDeclared(Exception):
@@ -174,7 +179,10 @@ class _MapState(Change):
                 f"{where} holds a write to channel {channel!r}, and the free function of an upgrade does not say what "
                 "becomes of writes: pass map_state(function, writes=…)"
             )
-        return list(_result("the function of map_state for writes", self._writes, channel, value))
+        what = "the function of map_state for writes"
+        found: list[tuple[str, Any]] = _result(what, _written, self._writes, channel, value)
+        _check_keys(what, (name for name, _ in found))
+        return found
 
     def seed(self, channel: str, value: Any, where: str) -> Any:
         raise NotDeclared(
@@ -188,6 +196,7 @@ class _MapState(Change):
         after = _result("the function of map_state", self._function, copy.copy(before))
         if not isinstance(after, Mapping):
             raise NotDeclared(f"the function of map_state returned {after!r:.200}: it must return the new state")
+        _check_keys("the function of map_state", after)
         for name in before.keys() - after.keys():
             remove(image, name)
         for name, value in after.items():
@@ -195,6 +204,16 @@ class _MapState(Change):
                 values[name] = value
             else:
                 add(image, name, value)
+
+
+def _written(function: Callable[[str, Any], Iterable[tuple[str, Any]]], channel: str, value: Any) -> Any:
+    return [(name, new) for name, new in function(channel, value)]
+
+
+def _check_keys(what: str, names: Iterable[object]) -> None:
+    for name in names:
+        if not isinstance(name, str) or not name or name.startswith(PLUMBING):
+            raise NotDeclared(f"{what} returned something for {name!r:.200}, which is no key of a state")
 
 
 def _result(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -235,22 +254,35 @@ def rename_channel(old: str, new: str) -> Change:
 
     Refused when read if a checkpoint has a value under both names.
     """
-    return _RenameChannel(_text(old), _text(new))
+    return _RenameChannel(_key(old), _key(new))
 
 
 def drop_channel(name: str) -> Change:
     """A key of the state is no more: no trace of it is left, so that nothing waits for it."""
-    return _DropChannel(_text(name))
+    return _DropChannel(_key(name))
 
 
-def add_channel(name: str, default: Any = None, *, factory: Callable[[], Any] | None = None) -> Change:
+def add_channel(name: str, default: Any = _LEFT_OUT, *, factory: Callable[[], Any] | None = None) -> Change:
     """A new key of the state, with a value for checkpoints that have none: a copy of `default`, or what `factory`
-    returns."""
+    returns. One of the two is needed."""
     if default is ...:
         raise InvalidConfig(
             f"add_channel({name!r}, ...) is a draft: say which value it has where there is none", what=name
         )
-    return _AddChannel(_text(name), _function(factory or (lambda: copy.deepcopy(default)), "factory"))
+    if (default is _LEFT_OUT) == (factory is None):
+        raise InvalidConfig(
+            f"add_channel({name!r}) needs a default or a factory, and not both: say which value it has where there is none",
+            what="default",
+        )
+    make = partial(copy.deepcopy, default) if factory is None else _function(factory, "factory")
+    if factory is None:
+        try:
+            make()
+        except Exception as exc:
+            raise InvalidConfig(
+                f"the default of add_channel({name!r}) cannot be copied ({exc!r}): pass factory=…", what="default"
+            ) from exc
+    return _AddChannel(_key(name), make)
 
 
 def map_channel(name: str, function: Callable[[Any], Any], *, update: Callable[[Any], Any] | None = None) -> Change:
@@ -260,7 +292,7 @@ def map_channel(name: str, function: Callable[[Any], Any], *, update: Callable[[
     step has taken up yet; where such an update has another form than the value (one element for a list), pass `update`.
     `function` must be pure: it is called each time a checkpoint is read.
     """
-    return _MapChannel(_text(name), _function(function, "function"), _function(update or function, "update"))
+    return _MapChannel(_key(name), _function(function, "function"), _function(update or function, "update"))
 
 
 def rename_node(old: str, new: str, *, calls: Iterable[str] = ()) -> Change:
@@ -269,15 +301,16 @@ def rename_node(old: str, new: str, *, calls: Iterable[str] = ()) -> Change:
     For an entrypoint of the functional API, `calls` are the names of the tasks that it calls, as they are before this
     change. What such a task has done is kept under an id which is made of both names, and does not tell them.
     """
-    if isinstance(calls, str):
-        raise InvalidConfig(f"calls is {calls!r}: it must be a list of names", what="calls", value=repr(calls))
-    return _RenameNode(_text(old), _text(new), map(_text, calls))
+    return _RenameNode(_node(old), _node(new), names(calls, "calls"))
 
 
 def drop_node(name: str, *, to: str | None = None) -> Change:
     """A node is no more. What waits for it or in it goes on in the node `to`, from its beginning; without `to`, it ends
-    there. A question that a task of it asked is withdrawn."""
-    return _DropNode(_text(name), None if to is None else _text(to))
+    there. A question that a task of it asked is withdrawn.
+
+    Refused when read if `to` has a task too, and either has written or asked something.
+    """
+    return _DropNode(_node(name), None if to is None else _node(to))
 
 
 def rename_class(old: str, new: type | str) -> Change:
@@ -306,13 +339,61 @@ def map_state(
 def _function(given: Function, what: str) -> Function:
     if not callable(given):
         raise InvalidConfig(f"{what} is {given!r}: it must be a function", what=what, value=repr(given)[:200])
+    if any(map(inspect.iscoroutinefunction, (given, getattr(given, "__call__", None)))):  # noqa: B004 - not whether
+        raise InvalidConfig(
+            f"{what} is {given!r}, which is async: it is called while a checkpoint is read, and must be a plain function",
+            what=what,
+            value=repr(given)[:200],
+        )
     return given
 
 
-def _text(name: object) -> str:
-    if not isinstance(name, str) or not name:
-        raise InvalidConfig(f"{name!r} is no name of a channel or node", what="name", value=repr(name)[:200])
-    return name
+def _key(name: object) -> str:
+    found = text(name, "name")
+    if found in RESERVED - {"__end__"} or found.startswith(BRANCH) or starts_of(found) is not None:
+        raise InvalidConfig(
+            f"{found!r} is a channel that LangGraph makes by itself: a change speaks of keys of the state, and nodes are "
+            "renamed and dropped with rename_node and drop_node",
+            what="name",
+            value=repr(name)[:200],
+        )
+    return found
+
+
+def _node(name: object) -> str:
+    found = text(name, "name")
+    if found in RESERVED:
+        raise InvalidConfig(
+            f"{found!r} is no node of the application: where a branch is to end, use drop_node without to=",
+            what="name",
+            value=repr(name)[:200],
+        )
+    return found
+
+
+def text(name: object, what: str) -> str:
+    """`name`, if it is one that can be stored. Raises `InvalidConfig`."""
+    try:
+        found = name if isinstance(name, str) else ""
+        found.encode()
+    except UnicodeEncodeError:
+        found = ""
+    if not found:
+        raise InvalidConfig(
+            f"{what} is {name!r:.200}: it must be text, and not empty", what=what, value=repr(name)[:200]
+        )
+    return found
+
+
+def names(given: object, what: str) -> tuple[str, ...]:
+    """Several. Text alone is refused: it would be taken for a list of its characters. Raises `InvalidConfig`."""
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise InvalidConfig(
+            f"{what} is {given!r:.200}: it must be a list of names, such as [{given!r:.200}]",
+            what=what,
+            value=repr(given)[:200],
+        )
+    return tuple(text(one, what) for one in cast("Iterable[object]", given))
 
 
 def _class_name(text: object) -> ClassName:

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, cast
 
 from milepost.errors import InvalidConfig, SchemaMismatch
 from milepost.schema.carry import carry, carry_update, carry_writes
-from milepost.schema.changes import Change, ClassName, NotDeclared
+from milepost.schema.changes import Change, ClassName, NotDeclared, names, text
 from milepost.schema.image import Image, Write
 from milepost.schema.shape import Drift, Shape, drift
 from milepost.schema.stamps import Stamp, decode, encode
@@ -19,6 +19,7 @@ from milepost.schema.tasks import Tasks
 OnDrift = Literal["warn", "refuse"]
 Classes = Mapping[ClassName, type | ClassName]
 
+_NEWEST: Final = 2**63 - 1
 _KNOWN: Final = 1024
 """Most different stamps whose verdicts are kept."""
 
@@ -41,8 +42,8 @@ class Step:
                 "milepost.schema",
                 what="changes",
             )
-        object.__setattr__(self, "source", source)
-        object.__setattr__(self, "target", target)
+        object.__setattr__(self, "source", _version(source, "source"))
+        object.__setattr__(self, "target", _version(target, "target"))
         object.__setattr__(self, "changes", changes)
 
 
@@ -106,10 +107,10 @@ class Schema:
             raise InvalidConfig("a schema needs a state", what="state", value="()")
         self.shape: Final = Shape.join([Shape.of(one) for one in states])
         self.version: Final = _version(version, "version")
-        self.name: Final = states[0].__name__ if name is None else name
-        self.names: Final = frozenset((self.name, *formerly))
-        self.upgrades: Final = tuple(upgrades)
-        self.downgrades: Final = tuple(downgrades)
+        self.name: Final = text(states[0].__name__ if name is None else name, "name")
+        self.names: Final = frozenset((self.name, *names(formerly, "formerly")))
+        self.upgrades: Final = _steps(upgrades, up=True)
+        self.downgrades: Final = _steps(downgrades, up=False)
         self.readable_from: Final = self.version if readable_from is None else _version(readable_from, "readable_from")
         self.unstamped: Final = None if unstamped is None else _version(unstamped, "unstamped")
         if drift not in ("warn", "refuse"):
@@ -117,14 +118,30 @@ class Schema:
         self.drift: Final[OnDrift] = drift
         if self.readable_from > self.version:
             raise InvalidConfig(f"readable_from={readable_from} is newer than version {version}", what="readable_from")
-        _check_steps(self.upgrades, up=True)
-        _check_steps(self.downgrades, up=False)
+        self._check_ways()
         stamp = Stamp(self.name, self.version, self.readable_from, self.shape.fingerprint, self.shape.table)
         self.stamp, self.write_stamp = encode(stamp)
         self._verdicts: dict[bytes | None, Verdict] = {}
 
     def __repr__(self) -> str:
         return f"Schema({self.name}, version={self.version})"
+
+    def _check_ways(self) -> None:
+        """Each step must lead here: where one is missing, that would be found out when somebody reads."""
+        for what, steps in (("upgrades", self.upgrades), ("downgrades", self.downgrades)):
+            for step in steps:
+                beyond = (step.target > self.version) if what == "upgrades" else (step.target < self.version)
+                if beyond or self.path(step.target) is None:
+                    raise InvalidConfig(
+                        f"{what} holds a step from {step.source} to {step.target}, and none leads from there to version "
+                        f"{self.version}",
+                        what=what,
+                    )
+        if self.unstamped is not None and self.unstamped > self.version and self.path(self.unstamped) is None:
+            raise InvalidConfig(
+                f"unstamped={self.unstamped} is newer than version {self.version}, and no downgrades lead from there",
+                what="unstamped",
+            )
 
     @cached_property
     def node_chains(self) -> tuple[tuple[tuple[str, str], ...], ...]:
@@ -340,6 +357,14 @@ class Schemas:
                 what="schema",
                 value=repr(given)[:200],
             )
+        for ns in cast("Mapping[str, Schema]", by_ns):
+            if ns and (path_of(ns) != ns or not all(ns.split("|"))):
+                raise InvalidConfig(
+                    f"schema is for namespace {ns!r}, which is none: it must be names of nodes with | between, without "
+                    "ids of tasks or numbers of calls",
+                    what="schema",
+                    value=repr(ns)[:200],
+                )
         self.by_ns: Final[dict[str, Schema]] = dict(cast("Mapping[str, Schema]", by_ns))
         self.renames_classes: Final = any(schema.renames_classes for schema in self.by_ns.values())
         self.renames_nodes: Final = any(schema.node_chains for schema in self.by_ns.values())
@@ -397,20 +422,28 @@ def _named(target: type | ClassName) -> ClassName:
 
 
 def _version(value: object, what: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InvalidConfig(f"{what} is {value!r}: versions are whole numbers from 1 on", what=what, value=repr(value))
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _NEWEST:
+        raise InvalidConfig(
+            f"{what} is {value!r:.200}: versions are whole numbers from 1 on (below 2**63)",
+            what=what,
+            value=repr(value)[:200],
+        )
     return value
 
 
-def _check_steps(steps: Sequence[object], *, up: bool) -> None:
+def _steps(given: object, *, up: bool) -> tuple[Step, ...]:
     what = "upgrades" if up else "downgrades"
+    if not isinstance(given, Iterable) or isinstance(given, str | bytes | Mapping):
+        raise InvalidConfig(f"{what} is {given!r:.200}: it must be a list of Steps", what=what, value=repr(given)[:200])
+    steps: list[Step] = []
     ways: set[tuple[int, int]] = set()
-    for step in steps:
+    for step in cast("Iterable[object]", given):
         if not isinstance(step, Step):
-            raise InvalidConfig(f"{what} holds {step!r}, which is no Step", what=what, value=repr(step)[:200])
-        source, target = _version(step.source, what), _version(step.target, what)
-        if (source < target) != up or source == target:
-            raise InvalidConfig(f"{what} holds a step from {source} to {target}", what=what)
-        if (source, target) in ways:
-            raise InvalidConfig(f"{what} holds two steps from {source} to {target}", what=what)
-        ways.add((source, target))
+            raise InvalidConfig(f"{what} holds {step!r:.200}, which is no Step", what=what, value=repr(step)[:200])
+        if (step.source < step.target) != up or step.source == step.target:
+            raise InvalidConfig(f"{what} holds a step from {step.source} to {step.target}", what=what)
+        if (step.source, step.target) in ways:
+            raise InvalidConfig(f"{what} holds two steps from {step.source} to {step.target}", what=what)
+        ways.add((step.source, step.target))
+        steps.append(step)
+    return tuple(steps)
