@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from milepost.fences import Lease, lease_lost
 
@@ -35,12 +36,17 @@ class ChangeLease(Change):
         return lease_records(self.answer, ends), []
 
 
+_STEP: Final = 1.0
+"""Seconds by which a clock that was set differs at least; by less it does between two looks at it."""
+
+
 def lease_at(index: Index, now: float, running: Uptime | None) -> Lease:
     """The lease as it stands `now`. Who sets the clock of the machine neither ends nor prolongs it."""
-    ends = index.ends
+    lease, ends = index.lease, index.ends
     if ends is None or running is None or ends.run != running.run:
-        return index.lease
-    return index.lease._replace(expires=now + ends.seconds - running.seconds)
+        return lease
+    expires = now + ends.seconds - running.seconds
+    return lease if abs(expires - lease.expires) < _STEP else lease._replace(expires=expires)
 
 
 def holder(log: Log) -> Lease | None:
