@@ -91,10 +91,13 @@ async def compacted(
     placed = _smaller_head(codec, survey, head, header, {**values, **smaller}, smaller, sorted(changed), now)
     # The time is that of the old head: the thread was not used since.
     rows = [replace(placed.row, key=sort_key(placed.row.id, head.key), at=head.at)]
-    new = list(placed.packs)
-    for attachment in _attached(codec, survey, context):
-        rows.append(replace(attachment.row, key=attachment.row.id, at=head.at))
-        new += attachment.packs
+    attached = list(_attached(codec, survey, context))
+    rows += [replace(one.row, key=one.row.id, at=head.at) for one in attached]
+    new = [pack for one in (placed, *attached) for pack in one.packs]
+    if dry_run:
+        # A run that follows is to find everything as this one did.
+        for one in reversed((placed, *attached)):
+            one.withdraw()
     return Compacted(Batch(tuple(rows), packs=tuple(new)), tuple(sorted(changed)))
 
 
@@ -174,7 +177,7 @@ def _smaller_head(
     # Replaying a root checkpoint reads a subgraph that remembers as of then: those that are there read what they did.
     latest = max([head.id, *(root.id for root in roots[:1])])
     id = _next_id(latest, {id for _, id in survey.marks})
-    made = {**header.checkpoint, "id": id, "ts": datetime.fromtimestamp(now, UTC).isoformat(), "channel_values": values}
+    made = {**header.checkpoint, "id": id, "ts": _stamp(now), "channel_values": values}
     facts = {name: value for name, value in header.metadata.items() if name != PINNED}
     if facts.get("source") in FORKS:
         facts["source"] = "loop"
@@ -193,7 +196,14 @@ def _smaller_head(
     )
     placed = codec.place(draft)
     # A store that does not tell its generations gets everything again.
-    return placed if placed.generation in (None, survey.outline.generation) else codec.place(draft, everything=True)
+    if placed.generation in (None, survey.outline.generation):
+        return placed
+    placed.withdraw()
+    return codec.place(draft, everything=True)
+
+
+def _stamp(now: float) -> str:
+    return datetime.fromtimestamp(now, UTC).isoformat(timespec="microseconds")
 
 
 def _attached(codec: Codec, survey: Survey, context: Context) -> Iterator[Placed]:

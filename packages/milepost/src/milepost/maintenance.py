@@ -192,7 +192,9 @@ async def plan_thread(
     if smaller is not None:
         survey.enter(smaller.batch)
         kept = await survey.chosen(choose)
-    steps = await _deletion(survey) if kept is None else await _shortening(store, codec, survey, kept, merge=merge)
+    # What is not stored yet cannot be merged.
+    ahead = frozenset[Span]() if smaller is None else frozenset(Span(*pack[:3]) for pack in smaller.batch.packs)
+    steps = await (_deletion(survey) if kept is None else _shortening(store, codec, survey, kept, ahead, merge=merge))
     if not steps and smaller is None:
         return None
     amounts = tuple(_amounts(survey, steps))
@@ -225,11 +227,14 @@ async def _deletion(survey: Survey) -> list[Drop]:
     return [*_joined(survey, steps), Drop((*kept, *outline.strays))]
 
 
-async def _shortening(store: Store, codec: Codec, survey: Survey, kept: set[Place], *, merge: bool) -> list[Drop]:
+async def _shortening(
+    store: Store, codec: Codec, survey: Survey, kept: set[Place], ahead: Collection[Span], *, merge: bool
+) -> list[Drop]:
     live = await survey.live(kept)
     found = uses(survey.outline, live)
     steps = [*_prunings(survey, kept), *_disposals(found)]
-    return _joined(survey, [*steps, *await _rewritings(store, codec, survey.thread, found, live, merge=merge)])
+    stored = [use for use in found if use.span not in ahead]
+    return _joined(survey, [*steps, *await _rewritings(store, codec, survey.thread, stored, live, merge=merge)])
 
 
 def _prunings(survey: Survey, kept: Collection[Place]) -> Iterator[Drop]:

@@ -78,6 +78,11 @@ class Placed:
         """How many items are referred to and not sent."""
         return sum(span.count for span in self.row.spans) - len(self.fresh)
 
+    def withdraw(self) -> None:
+        """It was not, and will not be, sent to a store: its addresses are free again. Call it in the reverse order."""
+        with self.memo.lock:
+            self.memo.give_back(self.first, len(self.fresh))
+
 
 @dataclass(slots=True)
 class DraftWrite:

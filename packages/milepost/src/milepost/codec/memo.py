@@ -67,6 +67,11 @@ class ThreadMemo:
         self._next += count
         return self._writer, first
 
+    def give_back(self, first: int, count: int) -> None:
+        """The addresses from `first` on were not sent anywhere: if they are the last ones, they may be given again."""
+        if self._next == first + count:
+            self._next = first
+
     def at(self, epoch: int) -> None:
         """Addresses of another generation than `epoch` are worth nothing from now on."""
         if epoch != self.epoch:

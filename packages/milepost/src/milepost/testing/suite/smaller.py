@@ -131,6 +131,21 @@ class Compacts(Behaviours):
         assert len(found) == 8 + next(numbers) - 100
         assert not [item for item in found if "compacted" in item.metadata]
 
+    async def test_a_dry_run_says_what_compaction_and_merging_do(self, lab: Lab) -> None:
+        await grown(lab.saver, steps=12)
+
+        def rewrite(state: Mapping[str, Any], _: Context) -> Mapping[str, Any] | None:
+            first = HumanMessage(words(len(state["m"])), id=f"of {len(state['m'])}")
+            return {"m": [first, *state["m"][3:]]} if len(state["m"]) > 3 else None
+
+        for _ in range(3):
+            compacting: dict[str, Any] = {"compact": rewrite, "quiet": 0}
+            planned = [await lab.saver.maintain(Retention(keep_last=9), dry_run=True, **compacting) for _ in range(2)]
+            done = await lab.saver.maintain(Retention(keep_last=9), **compacting)
+            assert planned[0].threads == planned[1].threads == done.threads
+            stats = await lab.saver.stats("thread")
+            assert [stats.packs] == [one.after.packs for one in done.threads]
+
     async def test_summarized(self, lab: Lab) -> None:
         chain = Chain(lab.saver)
         messages: list[AnyMessage] = [SystemMessage("be brief", id="s")]
