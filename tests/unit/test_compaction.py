@@ -172,9 +172,33 @@ def test_addresses() -> None:
         (lambda: offload_large(over=1000, preview=500), "over"),
         (lambda: offload_large(preview=-1), "preview"),
         (lambda: offload_large(channels="messages"), "channels"),
+        (lambda: offload_large(channels=5), "channels"),  # type: ignore[arg-type]
+        (lambda: offload_large(channels=[5]), "channel"),  # type: ignore[list-item]
+        (lambda: trim_messages(last=1, channel=5), "channel"),  # type: ignore[arg-type]
+        (lambda: summarize(str, last=1, channel=5), "channel"),  # type: ignore[arg-type]
     ],
 )
 def test_limits_that_cannot_be_right(make: Any, what: str) -> None:
     with pytest.raises(InvalidConfig) as caught:
         make()
     assert caught.value.what == what
+
+
+def test_texts_in_blocks_are_moved() -> None:
+    image = {"type": "image_url", "image_url": {"url": "x" * 9000}}
+    blocks: list[Any] = [
+        "a" * 5000,
+        {"type": "text", "text": "b" * 5000, "id": "1"},
+        {"type": "text", "text": "c"},
+        image,
+    ]
+    context = Context("thread", "1", {})
+    offload = offload_large(over=4000, preview=3)
+    changed: Any = offload({"messages": [ToolMessage(blocks, tool_call_id="1")]}, context)
+    ((first, second, *rest),) = (message.content for message in changed["messages"])
+    assert sorted(context.attachments.values()) == ["a" * 5000, "b" * 5000]
+    assert first.endswith(f"{address_of('a' * 5000)}]")
+    assert second == {"type": "text", "text": second["text"], "id": "1"}
+    assert second["text"].endswith(f"{address_of('b' * 5000)}]")
+    assert rest == blocks[2:]
+    assert offload(changed, context) is None

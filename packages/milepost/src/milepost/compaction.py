@@ -18,6 +18,7 @@ from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMes
 from langchain_core.messages.utils import count_tokens_approximately
 
 from milepost.errors import InvalidConfig
+from milepost.places import check_channel, check_channels
 from milepost.units import Size, count, size
 
 Changes = Mapping[str, Any] | None
@@ -192,7 +193,7 @@ def trim_messages(
         channel: where the messages are.
         counter: counts the tokens of messages; by default LangChain's approximation.
     """
-    return _Trim(channel, _limit(last, tokens, bytes, counter))
+    return _Trim(check_channel(channel), _limit(last, tokens, bytes, counter))
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +245,7 @@ def summarize(
     """
     if not callable(fn):
         raise InvalidConfig(f"fn is {fn!r}: it must be a function from messages to a text", what="fn")
-    return _Summarize(fn, channel, _limit(last, tokens, bytes, counter))
+    return _Summarize(fn, check_channel(channel), _limit(last, tokens, bytes, counter))
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,25 +265,45 @@ class _Offload:
         return changed or None
 
     def _smaller(self, message: object, context: Context) -> object:
-        if not isinstance(message, ToolMessage) or not isinstance(message.content, str):
+        if not isinstance(message, ToolMessage):
             return message
-        length = len(message.content.encode("utf-8", "surrogatepass"))
+        content: object = message.content
+        if isinstance(content, str):
+            smaller: object = self._text(content, context)
+        else:
+            smaller = [self._block(block, context) for block in message.content]
+            if all(new is old for new, old in zip(smaller, message.content, strict=True)):
+                smaller = content
+        return message if smaller is content else message.model_copy(update={"content": smaller})
+
+    def _block(self, block: object, context: Context) -> object:
+        """A block of a message's content; only the texts of blocks are moved."""
+        if isinstance(block, str):
+            return self._text(block, context)
+        if isinstance(block, dict) and block.get("type") == "text" and isinstance(old := block.get("text"), str):
+            new = self._text(old, context)
+            return block if new is old else {**block, "text": new}
+        return block
+
+    def _text(self, text: str, context: Context) -> str:
+        """`text` itself, or what stays of it."""
+        length = len(text.encode("utf-8", "surrogatepass"))
         if length <= self.over:
-            return message
-        address = context.attach(message.content)
-        note = f"[{length} bytes, stored as attachment {address}]"
-        start = message.content[: self.preview]
-        return message.model_copy(update={"content": f"{start}\n…\n{note}" if start else note})
+            return text
+        note = f"[{length} bytes, stored as attachment {context.attach(text)}]"
+        start = text[: self.preview]
+        return f"{start}\n…\n{note}" if start else note
 
 
 def offload_large(over: Size = "64kB", *, preview: int = 500, channels: Iterable[str] | None = None) -> Compactor:
-    """Moves the text of large tool results out of the state, to attachments stored once per thread.
+    """Moves the text of large tool results out of the state, to attachments stored once per thread: a content that is a
+    text, and of content blocks each text by itself.
 
     What stays is its first `preview` characters and the attachment's address, ``sha256:…``, by which
     `milepost.saver.Saver.attachment` finds it: give the model a tool that calls it.
 
     Args:
-        over: results of more bytes than this are moved. It must leave room for the preview and the address.
+        over: texts of more bytes than this are moved. It must leave room for the preview and the address.
         preview: how many characters stay.
         channels: the lists in which results are looked for; all with None.
     """
@@ -294,6 +315,4 @@ def offload_large(over: Size = "64kB", *, preview: int = 500, channels: Iterable
             what="over",
             value=repr(over),
         )
-    if isinstance(channels, str):
-        raise InvalidConfig(f"channels is {channels!r}: it must be a list of names", what="channels")
-    return _Offload(limit, start, None if channels is None else frozenset(channels))
+    return _Offload(limit, start, None if channels is None else frozenset(check_channels(channels)))

@@ -27,7 +27,7 @@ from milepost.places import check_callable, check_id, check_list, check_path, ch
 from milepost.retention import Retention
 from milepost.sides import AsyncSide, BlockingSide
 from milepost.tenants import TenantBackend
-from milepost.units import Duration, Size, seconds, size
+from milepost.units import Duration, Size, flag, seconds, size
 from milepost.upkeep import Erased, Hooks, Order, Progress, Report, Restored, policies_of
 
 
@@ -142,7 +142,9 @@ class Keeping(ABC):
         time ("moved"). A put waits for one step at most: `milepost.maintenance.STEP` rows, or `STEP_BYTES`.
         What happens to one thread, such as an error of a hook, stops no other; `Unavailable` ends it all.
         """
-        order = replace(_order(policy, self.tenant, **options), dry_run=dry_run, progress=_progress(progress))
+        order = replace(
+            _order(policy, self.tenant, **options), dry_run=flag(dry_run, "dry_run"), progress=_progress(progress)
+        )
         return run(chores.keep(self._ops, self._blocking(), order))
 
     async def amaintain(
@@ -154,7 +156,9 @@ class Keeping(ABC):
         **options: Unpack[Options],
     ) -> Report:
         """`maintain`, async. Hooks may be coroutine functions."""
-        order = replace(_order(policy, self.tenant, **options), dry_run=dry_run, progress=_progress(progress))
+        order = replace(
+            _order(policy, self.tenant, **options), dry_run=flag(dry_run, "dry_run"), progress=_progress(progress)
+        )
         return await chores.keep(self._ops, self._async(), order)
 
     def maintaining(
@@ -213,6 +217,7 @@ class Keeping(ABC):
         What stays of a thread is that it was deleted: its id, and ids of checkpoints, so that late writes are refused.
         """
         names, given = check_list(thread_ids, "thread_ids"), _hooks(hooks, self.tenant)
+        flag(force, "force")
         return tuple(run(chores.erase(self._ops, self._blocking(), name, given, force=force)) for name in names)
 
     async def aerase(
@@ -220,6 +225,7 @@ class Keeping(ABC):
     ) -> tuple[Erased, ...]:
         """`erase`, async."""
         names, given = check_list(thread_ids, "thread_ids"), _hooks(hooks, self.tenant)
+        flag(force, "force")
         return tuple([await chores.erase(self._ops, self._async(), name, given, force=force) for name in names])
 
     def restore(self, path: str | os.PathLike[str], thread_id: str | None = None) -> Restored:
@@ -364,6 +370,8 @@ def _compaction(compact: object, ns: object, over: object, quiet: object, graph:
                 "or a list of them",
                 what="compact",
             )
+    if not isinstance(ns, str):
+        raise InvalidConfig(f"compact_namespace is {ns!r}: it must be a text", what="compact_namespace")
     if ":" in (space := check_id(ns, "compact_namespace")):
         raise InvalidConfig(
             f"compact_namespace is {ns!r}: nothing goes on from the namespace of a single call; name that of the graph "
@@ -407,11 +415,19 @@ def _order(
     quiet: object = 60,
     graph: object = None,
     hooks: object = None,
-    merge: bool = True,
+    merge: object = True,
     clock: object = time.time,
+    **unknown: object,
 ) -> Order:
+    for name in unknown:
+        raise InvalidConfig(f"{name} is no option of this: there are {', '.join(Options.__annotations__)}", what=name)
     names = None if threads is None else tuple(check_list(threads, "threads"))
     compaction = _compaction(compact, compact_namespace, compact_over, quiet, graph)
     return Order(
-        policies_of(policy), names, compaction, _hooks(hooks, tenant), merge, clock=check_callable(clock, "clock")
+        policies_of(policy),
+        names,
+        compaction,
+        _hooks(hooks, tenant),
+        flag(merge, "merge"),
+        clock=check_callable(clock, "clock"),
     )

@@ -6,8 +6,8 @@ import inspect
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeGuard, cast
 
 from milepost.callstore import CALL_PAGE, UNSETTLED, CallQuery, CallStore
 from milepost.codec import Codec
@@ -16,6 +16,7 @@ from milepost.compacting import Compacted, Compaction, History, compacted
 from milepost.errors import InvalidConfig, Unavailable
 from milepost.maintenance import Amount, Archive, ThreadPlan, by_policy, carry_out, plan_thread
 from milepost.observe import Watch, log, thread_hash
+from milepost.pending import running_loop
 from milepost.places import ATTACHMENTS
 from milepost.retention import Place, Retention, live_spans
 from milepost.store import Batch, Drop, Store
@@ -32,7 +33,8 @@ Progress = Callable[[int, "ThreadReport | None"], object]
 
 
 class Hooks:
-    """What to call around the maintenance of a thread. Subclass it; each method may also be a coroutine function.
+    """What to call around the maintenance of a thread. Subclass it; each method but `archiving` may also be a coroutine
+    function, where maintenance is async.
 
     Nothing is held while a hook runs: a run may go on with the thread, which is then planned anew, or take a lease, and then
     it is left alone. A hook that raises
@@ -40,8 +42,9 @@ class Hooks:
     """
 
     def before(self, plan: ThreadPlan) -> object:
-        """Asked before anything is done. False keeps the thread as it is; a collection of (namespace, checkpoint id)
-        keeps those, and what they need; anything else agrees."""
+        """Asked before anything is done. None and True agree, False keeps the thread as it is, and a list or set of
+        (namespace, checkpoint id) keeps those, and what they need. Anything else is an error, and nothing is done. Asked
+        again when the thread was written to meanwhile and more is to go than in the plan it saw."""
         return None
 
     def archiving(self, thread: str) -> AbstractContextManager[object]:
@@ -57,7 +60,8 @@ class Hooks:
         return None
 
     def after(self, report: ThreadReport) -> object:
-        """Told what was done. Not called for threads at which nothing was to be done."""
+        """Told what was done. Not called for threads at which nothing was to be done. What it raises is the `error` of the
+        report, whose outcome stays "changed"."""
         return None
 
     def erase(self, thread: str) -> object:
@@ -218,12 +222,24 @@ async def _thread(job: _Job) -> ThreadReport | None:
     try:
         report = await job.run()
         if report is not None and report.outcome == "changed" and not job.order.dry_run:
-            await called(job.order.hooks.after(report))
+            return await _told(job.order.hooks, report)
     except Unavailable:
         raise
     except Exception as exc:
         log.warning("thread %s could not be maintained: %r", thread_hash(job.thread), exc)
         report = job.report("failed", error=f"{type(exc).__name__}: {exc}")
+    return report
+
+
+async def _told(hooks: Hooks, report: ThreadReport) -> ThreadReport:
+    """`report`, with what `Hooks.after` raises."""
+    try:
+        await called(hooks.after(report))
+    except Unavailable:
+        raise
+    except Exception as exc:
+        log.warning("thread %s was maintained, and the hook after it failed: %r", thread_hash(report.thread), exc)
+        return replace(report, error=f"{type(exc).__name__}: {exc}")
     return report
 
 
@@ -256,13 +272,15 @@ class _Job:
             if plan is None:
                 return None if self._before is None else self.report("changed")
             self._before, self._now = self._before or plan.before, plan.before
-            answer = await called(order.hooks.before(plan))
-            if answer is False:
+            wanted = _wanted(await called(order.hooks.before(plan)))
+            if wanted is None:
                 return self.report("vetoed")
-            if isinstance(answer, Collection) and not isinstance(answer, str | bytes) and answer:
-                plan = await self._plan({*(held or ()), *((ns, id) for ns, id in answer)})
+            if wanted:
+                asked, plan = plan, await self._plan({*(held or ()), *wanted})
                 if plan is None:
                     return self.report("vetoed")
+                if not set(plan.checkpoints).issubset(asked.checkpoints):
+                    continue  # it was written to meanwhile
             if asks and not await self._free(held):
                 continue
             if order.dry_run:
@@ -332,7 +350,39 @@ class _Job:
 
 async def called(answer: object) -> Any:
     """The answer of a hook, awaited if it is to be."""
-    return await answer if inspect.isawaitable(answer) else answer
+    if not inspect.isawaitable(answer):
+        return answer
+    try:
+        return await answer
+    except RuntimeError as exc:
+        if running_loop() is not None or "event loop" not in str(exc):
+            raise
+        raise InvalidConfig(
+            "a hook is a coroutine function that waits for an event loop, and there is none here: use the async methods, "
+            "such as amaintain, or have it block",
+            what="hooks",
+        ) from exc
+
+
+def _wanted(answer: object) -> set[Place] | None:
+    """What `Hooks.before` wants to be kept; None for everything."""
+    if answer is False:
+        return None
+    if answer is None or answer is True:
+        return set()
+    places = cast("Collection[object]", answer) if isinstance(answer, list | tuple | set | frozenset) else ()
+    found = {(pair[0], pair[1]) for pair in places if _is_place(pair)}
+    if len(found) < len(set(map(repr, places))) or (not places and answer not in ([], (), set())):
+        raise InvalidConfig(
+            f"the hook `before` returned {answer!r:.200}: it must return None or True, which agree, False, or a list of "
+            "pairs (namespace, checkpoint id) to keep",
+            what="before",
+        )
+    return found
+
+
+def _is_place(pair: object) -> TypeGuard[Place]:
+    return isinstance(pair, tuple | list) and len(pair) == 2 and all(isinstance(part, str) for part in pair)
 
 
 async def batch_of(store: Store, thread: str, places: Collection[Place]) -> Batch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -291,7 +292,14 @@ class Policies(Behaviours):
             with pytest.raises(InvalidConfig) as caught:
                 Retention(**options)
             assert caught.value.what == what
-        for arguments in ({"policy": "keep 3"}, {"threads": "thread"}, {"hooks": Hooks}):
+        for arguments in (
+            {"policy": "keep 3"},
+            {"threads": "thread"},
+            {"hooks": Hooks},
+            {"merge": "x"},
+            {"dry_run": None},
+            {"compact_namespace": 5},
+        ):
             with pytest.raises(InvalidConfig):
                 await lab.saver.maintain(**{"policy": None, **arguments})
         assert len(await chain.ids()) == 2
@@ -418,6 +426,42 @@ class Hooked(Behaviours):
         assert_same([item for item in before if inside(item.config)["thread_id"] == "a"], await lab.saver.list(at("a")))
         assert len(await lab.saver.ids(at("b"))) == 1
 
+    @pytest.mark.parametrize(
+        "answer", [0, 1, "", "keep", b"", [1], [("",)], ("", "0003"), {"": "0003"}, NotImplemented, iter(())]
+    )
+    async def test_an_answer_that_is_none(self, lab: Lab, answer: object) -> None:
+        chain = await grown(lab.saver, steps=3)
+        report = await lab.saver.maintain(Retention(keep_last=1), hooks=Recorder(answer))
+        assert [(one.outcome, one.error[:14]) for one in report.threads] == [("failed", "InvalidConfig:")]
+        assert len(await chain.ids()) == 3
+
+    async def test_hooks_that_wait(self, lab: Lab) -> None:
+        chain = await grown(lab.saver, steps=3)
+
+        class Waits(Hooks):
+            async def before(self, plan: ThreadPlan) -> object:
+                await asyncio.to_thread(int)
+                return None
+
+        report = await lab.saver.maintain(Retention(keep_last=1), hooks=Waits())
+        wanted = ("changed", "", 1) if lab.flavour == "async" else ("failed", "InvalidConfig:", 3)
+        assert (report.threads[0].outcome, report.threads[0].error[:14], len(await chain.ids())) == wanted
+
+    async def test_more_would_go_than_a_hook_has_seen(self, lab: Lab) -> None:
+        chain = await grown(lab.saver, steps=3)
+        seen: list[list[str]] = []
+
+        class Careful(Hooks):
+            async def before(self, plan: ThreadPlan) -> object:
+                seen.append(sorted(id for _, id in plan.checkpoints))
+                if len(seen) == 1:
+                    await chain.put({"n": 4})
+                return [("", "0001")]
+
+        await lab.saver.maintain(Retention(keep_last=1), hooks=Careful())
+        assert seen == [["0001", "0002"], ["0001", "0002", "0003"]]
+        assert await chain.ids() == ["0004", "0001"]
+
     async def test_a_veto_of_a_checkpoint(self, lab: Lab) -> None:
         chain = await grown(lab.saver, steps=6)
         await lab.saver.maintain(Retention(keep_last=1), hooks=Recorder([("", "0003"), ("", "nothing")]))
@@ -447,8 +491,9 @@ class Hooked(Behaviours):
                 return None
 
         report = await lab.saver.maintain(Retention(keep_last=1), hooks=Broken())
-        assert {one.thread: one.outcome for one in report.threads} == {"a": "failed", "b": "changed"}
-        assert [(one.thread, "disk of the archive" in one.error) for one in report.failed] == [("a", True)]
+        outcome = "changed" if which == "after" else "failed"
+        assert {one.thread: one.outcome for one in report.threads} == {"a": outcome, "b": "changed"}
+        assert [one.thread for one in report.threads if "disk of the archive" in one.error] == ["a"]
         if which == "after":
             assert len(await lab.saver.ids(at("a"))) == 1
         else:
