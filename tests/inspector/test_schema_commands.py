@@ -210,7 +210,9 @@ def test_a_record_that_is_none(module: Write, capsys: pytest.CaptureFixture[str]
     name = module()
     Path("b.json").write_text(text, "utf-8")
     assert _check(name) == 2
-    assert "baseline" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "baseline" in told
+    assert "Error(" not in told
 
 
 class _Any(TypedDict, total=False):
@@ -240,10 +242,18 @@ def _store() -> None:
 
 def test_looking_creates_no_store(module: Write, capsys: pytest.CaptureFixture[str]) -> None:
     schema = ["--url", "file:./none", "--schema", f"{module()}:schema"]
-    for command in (["schema", "scan"], ["migrate", "--dry-run"]):
+    for command in (["schema", "scan"], ["migrate", "--dry-run"], ["migrate"], ["migrate", "--finalise"]):
         assert main([*command, *schema]) == 2
         assert "there is no file store" in capsys.readouterr().err
     assert not Path("none").exists()
+
+
+def test_a_thread_that_is_not_there(module: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    _store()
+    schema = ["--url", "file:./store", "--schema", f"{module()}:schema"]
+    for command in (["schema", "scan"], ["migrate"]):
+        assert main([*command, *schema, "--thread", "one", "--thread", "nope"]) == 2
+        assert "there is no thread 'nope'" in capsys.readouterr().err
 
 
 def test_scan_and_migrate(module: Write, capsys: pytest.CaptureFixture[str]) -> None:
@@ -273,6 +283,8 @@ def test_scan_and_migrate(module: Write, capsys: pytest.CaptureFixture[str]) -> 
     ):
         assert main(["migrate", *store, mode]) == code
         assert said in capsys.readouterr().out
+    assert main(["schema", "scan", *store, "--thread", "one"]) == 0
+    assert "nothing is left to be upgraded" in capsys.readouterr().out
     with milepost.connect("file:./store", schema=Schema(_Any, version=2, name="State")) as saver:
         kept = saver.get_tuple({"configurable": {"thread_id": "two"}})
         assert kept is not None

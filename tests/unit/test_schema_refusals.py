@@ -153,5 +153,6 @@ def test_a_free_function_gives_keys_of_a_state_alone(name: Any) -> None:
 
 
 def test_a_free_function_for_writes_gives_pairs() -> None:
+    no_pairs: Any = [1]
     with pytest.raises(SchemaMismatch, match="for writes raised"):
-        _upgraded(_image(), ms.map_state(dict, writes=lambda *_: [1]), writes=(_write("a"),))
+        _upgraded(_image(), ms.map_state(dict, writes=lambda *_: no_pairs), writes=(_write("a"),))

@@ -81,7 +81,7 @@ def _add_store(parser: argparse.ArgumentParser, *, needed: bool) -> None:
         "--schema",
         required=needed,
         metavar="MODULE:NAME",
-        help="a Schema, a dict of them, a Saver, or a graph with one",
+        help="a Schema, a dict of them, a Saver, or a graph with one (an encrypted store needs a Saver, without --url)",
     )
     parser.add_argument("--history", action="store_true", help="all checkpoints, and not only the latest ones")
     parser.add_argument("--thread", action="append", metavar="ID", help="only this thread; may be repeated")
@@ -156,7 +156,10 @@ def _scan(options: argparse.Namespace) -> int:
         return int(bool(refused))
     for label in sorted(threads):
         print(f"{label}: {threads[label]} threads, {checkpoints[label]} checkpoints looked at")
-    print(f"{outdated} threads could be upgraded, {len(refused)} could not")
+    if outdated or refused:
+        print(f"{outdated} threads could be upgraded, {len(refused)} could not")
+    elif options.schema:
+        print("nothing is left to be upgraded")
     _show(refused)
     return int(bool(refused))
 
@@ -270,9 +273,8 @@ def _opened(options: argparse.Namespace) -> Generator[Saver]:
                 yield given
             return
         given = given.schemas.by_ns if given.schemas else None
-    # Who only looks must not create a store where there is none.
-    looks: dict[str, Any] = {"setup": False} if getattr(options, "mode", "dry-run") == "dry-run" else {}
-    with connect(options.url, schema=given, **looks) as saver:
+    # Where there is no store, there is nothing to migrate either: the URL is wrong.
+    with connect(options.url, schema=given, setup=False) as saver:
         yield saver
 
 
@@ -282,6 +284,9 @@ def _each(
     """What became of each thread, with a progress bar where somebody looks."""
     console = Console(stderr=True)
     after, done = (None, 0) if mark is None else (mark.cursor, mark.threads)
+    for thread in options.thread or ():
+        if not saver.stats(thread).threads:
+            raise UsageError(f"there is no thread {thread!r} in the store")
     found = saver.migrate(options.thread, mode=mode, history=options.history, after=after)
     if quiet or not console.is_terminal:
         yield from found

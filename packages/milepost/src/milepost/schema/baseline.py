@@ -104,7 +104,12 @@ class Release:
         except (ValueError, TypeError, KeyError, AttributeError) as exc:
             if isinstance(exc, InvalidConfig):
                 raise
-            raise InvalidConfig(f"the baseline is none that milepost wrote: {exc!r}", what="baseline") from exc
+            damage = f"it is no JSON ({exc})" if isinstance(exc, ValueError) else "parts of it are missing or misplaced"
+            raise InvalidConfig(
+                f"the baseline is none that milepost wrote: {damage}. Take it from the release's history, or remove it and "
+                "write the record again",
+                what="baseline",
+            ) from exc
 
 
 def compare(before: Release, after: Release) -> list[Finding]:
@@ -188,7 +193,11 @@ def _undeclared(old: Record, new: Record, steps: Sequence[Step]) -> list[str]:
         for change in changes:
             node = None if node is None else change.node(node)
         if node is not None and node not in (new.nodes or ()):
-            problems.append(f"node {name!r} vanished, and no upgrade renames or drops it")
+            problems.append(
+                f"node {name!r} vanished, and no upgrade renames or drops it"
+                if node == name
+                else f"node {name!r} is said to go on as {node!r}, and the graph has no such node"
+            )
     return problems
 
 
