@@ -239,7 +239,9 @@ class Migrator:
 
         ids = await self._upgrader.question_ids(image, below)
         writes = [
-            replace(write, value=asked_as(ids, write.value)) if write.channel == INTERRUPT else write
+            replace(write, value=asked_as(ids.get((write.task, write.idx), {}), write.value))
+            if write.channel == INTERRUPT
+            else write
             for write in image.writes
         ]
         return replace(image, writes=writes)

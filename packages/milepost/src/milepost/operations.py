@@ -33,7 +33,7 @@ from milepost.observe import Event, Watch, log, thread_hash
 from milepost.places import ATTACHMENTS, BEFORE, NAMED, Place, channel_name, check_thread
 from milepost.schema import Schemas
 from milepost.schema.image import INTERRUPT, Image
-from milepost.schema.questions import asked_as, questions_of
+from milepost.schema.questions import Below, asked_as, questions_of
 from milepost.schema.spaces import respaced
 from milepost.shared import Shared
 from milepost.sides import Side
@@ -116,10 +116,14 @@ class Operations:
         if read is None:
             return None
         found, image = read
-        ids = {} if image is None else await self._questions(side, image, above)
+        if self.upgrader is None or image is None:
+            return found
+        ids = await self.upgrader.question_ids(image, self._below(side, image.thread, above))
         if not ids:
             return found
-        writes = [(task, ch, asked_as(ids, one) if ch == INTERRUPT else one) for task, ch, one in found[4] or ()]
+        writes = [
+            (one.task, one.channel, asked_as(ids.get((one.task, one.idx), {}), one.value)) for one in image.writes
+        ]
         return found._replace(pending_writes=writes)
 
     async def question_ids(self, side: Side, place: Place) -> dict[str, str]:
@@ -131,16 +135,16 @@ class Operations:
         ids = {
             question.id: question.id for value in asked for question in questions_of(value) if hasattr(question, "id")
         }
-        return ids if read[1] is None else ids | await self._questions(side, read[1])
+        if self.upgrader is None or read[1] is None:
+            return ids
+        return ids | await self.upgrader.every_question_id(read[1], self._below(side, place.thread))
 
-    async def _questions(self, side: Side, image: Image, above: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Every id that a question which waits has or had -> the one it has now."""
-
+    def _below(self, side: Side, thread: str, above: Mapping[str, str] | None = None) -> Below:
         async def below(ns: str) -> Image | None:
-            found = await self._read(side, Place(image.thread, ns, None), above)
+            found = await self._read(side, Place(thread, ns, None), above)
             return None if found is None else found[1]
 
-        return {} if self.upgrader is None else await self.upgrader.question_ids(image, below)
+        return below
 
     async def _read(
         self, side: Side, place: Place, above: Mapping[str, str] | None = None

@@ -13,8 +13,9 @@ from milepost.codec.layout import Layout
 from milepost.codec.shelf import Shelf
 from milepost.errors import SchemaMismatch
 from milepost.places import channel_name
+from milepost.schema.changes import NotDeclared
 from milepost.schema.image import INTERRUPT, Image, Write
-from milepost.schema.questions import Below, question_ids
+from milepost.schema.questions import Below, Ids, merged, question_ids
 from milepost.schema.schema import Schema, Schemas, Step, Verdict, Where, classes_of, current_name
 from milepost.store import CheckpointRow, Snapshot, WriteRow
 
@@ -59,11 +60,37 @@ class Upgrader:
         """Whether any schema gives a node another name."""
         return self._schemas.renames_nodes
 
-    async def question_ids(self, image: Image, below: Below) -> dict[str, str]:
-        """See `milepost.schema.questions.question_ids`."""
+    async def question_ids(self, image: Image, below: Below) -> dict[tuple[str, int], Ids]:
+        """See `milepost.schema.questions.question_ids`. Raises `SchemaMismatch`."""
         if not self.renames_nodes or all(write.channel != INTERRUPT for write in image.writes):
             return {}
-        return await question_ids(self._schemas, image, below)
+        try:
+            return await question_ids(self._schemas, image, below)
+        except NotDeclared as exc:
+            raise self._ambiguous(image, str(exc)) from exc
+
+    async def every_question_id(self, image: Image, below: Below) -> dict[str, str]:
+        """The ids of all questions that wait. Raises `SchemaMismatch` for one that two of them have or had."""
+        ids = merged(self._schemas, (await self.question_ids(image, below)).values())
+        for id, now in ids.items():
+            if now is None:
+                raise self._ambiguous(
+                    image,
+                    f"the id {id!r} is that of one question now and was that of another one, for nodes have exchanged names or "
+                    "passed them on: answer by the ids that get_state gives",
+                )
+        return {id: now for id, now in ids.items() if now is not None}
+
+    def _ambiguous(self, image: Image, why: str) -> SchemaMismatch:
+        return SchemaMismatch(
+            f"checkpoint {image.id!r} of thread {image.thread!r} waits for answers, and {why}. Nothing was changed.",
+            thread=image.thread,
+            ns=image.ns,
+            checkpoint=image.id,
+            schema=", ".join(schema.name for schema in self._schemas.by_ns.values()),
+            found=image.version,
+            expected=max(schema.version for schema in self._schemas.by_ns.values()),
+        )
 
     def counts(self, ns: str) -> bool:
         """Whether a namespace is looked at: those with a schema, or all if there is none at all."""

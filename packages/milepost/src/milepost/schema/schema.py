@@ -161,6 +161,19 @@ class Schema:
         return frozenset(name for chain in self.node_chains for pair in chain for name in pair)
 
     @cached_property
+    def passes_names_on(self) -> bool:
+        """Whether any node has a name that another one had before."""
+        for chain in self.node_chains:
+            now: dict[str, str] = {}
+            for old, new in chain:
+                now = {first: new if name == old else name for first, name in now.items()}
+                if old not in now and old not in now.values():
+                    now[old] = new
+            if any(now.get(name, name) != name for name in now.values()):
+                return True
+        return False
+
+    @cached_property
     def calls(self) -> tuple[str, ...]:
         """Tasks that renamed entrypoints call, by every name that they had."""
         steps = (*self.upgrades, *self.downgrades)
@@ -367,6 +380,7 @@ class Schemas:
                 )
         self.by_ns: Final[dict[str, Schema]] = dict(cast("Mapping[str, Schema]", by_ns))
         self.renames_classes: Final = any(schema.renames_classes for schema in self.by_ns.values())
+        self.passes_names_on: Final = any(schema.passes_names_on for schema in self.by_ns.values())
         self.renames_nodes: Final = any(schema.node_chains for schema in self.by_ns.values())
 
     def of(self, ns: str) -> Schema | None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from langgraph.types import Interrupt
 
 from milepost import schema as ms
 from milepost.errors import SchemaMismatch, Unavailable
 from milepost.schema import Schema, Step
 from milepost.schema.image import Image
-from milepost.schema.tasks import Tasks
+from milepost.schema.tasks import Tasks, question_id
 from milepost.testing.chain import Chain, at, checkpoint, inside
 from milepost.testing.faults import Plan
 from milepost.testing.lab import Face, Lab
@@ -75,6 +76,12 @@ async def _seen(saver: Face) -> list[Any]:
 
 async def _spaces(saver: Face) -> set[str]:
     return {inside(one.config)["checkpoint_ns"] for one in await saver.list(None)}
+
+
+async def _question_ids(saver: Face) -> dict[str, str]:
+    return (
+        saver.saver.question_ids(at("t")) if saver.flavour == "blocking" else await saver.saver.aquestion_ids(at("t"))
+    )
 
 
 class Moves(Behaviours):
@@ -259,3 +266,48 @@ class Moves(Behaviours):
         assert (await lab.open(schema=ALONE).got(at("t", "stays"))).checkpoint["id"] == "0009"
         await lab.open(schema=NEW).put(at("t", "kept"), checkpoint("0010", {"c": 1}), {"step": 1, "parents": {}})
         assert (await lab.open(schema=NEW).got(at("t", "stays"))).checkpoint["id"] == "0009"
+
+    @pytest.mark.parametrize("rewritten", [False, True])
+    @pytest.mark.parametrize("cycle", [False, True])
+    async def test_questions_of_nodes_whose_names_are_passed_on(self, lab: Lab, cycle: bool, rewritten: bool) -> None:
+        saver = lab.open(schema=FIRST)
+        chain = Chain(saver, "t")
+        for _ in range(2):
+            await chain.put({"branch:to:m": None, "branch:to:n": None})
+        for node in ("m", "n"):
+            space = _call(node)
+            asked = Interrupt(value=f"by the former {node}", id=question_id(space, 0))
+            await chain.writes(("__interrupt__", [asked]), task=space.partition(":")[2], path=f"~__pregel_pull, {node}")
+        steps = [ms.rename_node("m", "z"), ms.rename_node("n", "m"), *([ms.rename_node("z", "n")] if cycle else [])]
+        new = lab.open(schema=Schema(One, version=2, name="s", upgrades=[Step(1, 2, *steps)]))
+        if rewritten:
+            assert [(one.changed, one.refused) for one in await migrated(new)] == [(1, ())]
+        found = (await new.got(at("t"))).pending_writes or []
+        now = {one[0].value: (task, one[0].id) for task, _, one in found}
+        for before, after in (("m", "n" if cycle else "z"), ("n", "m")):
+            space = _call(after)
+            assert now[f"by the former {before}"] == (space.partition(":")[2], question_id(space, 0))
+        with pytest.raises(SchemaMismatch, match="answer by the ids that get_state gives"):
+            await _question_ids(new)
+
+    async def test_subgraphs_of_nodes_that_exchanged_their_names(self, lab: Lab) -> None:
+        old = lab.open(schema=FIRST)
+        chain = Chain(old, "t")
+        for _ in range(2):
+            await chain.put({"branch:to:m": None, "branch:to:n": None})
+        for id, ns in (("0003", "m"), ("0004", "n"), ("0005", _call("m")), ("0006", _call("n"))):
+            await old.put(at("t", ns), checkpoint(id, {"a": 1}), {"step": 1, "parents": {"": "0002"}})
+        steps = [ms.rename_node("m", "z"), ms.rename_node("n", "m"), ms.rename_node("z", "n")]
+        schema = Schema(One, version=2, name="s", upgrades=[Step(1, 2, *steps)])
+        new = lab.open(schema=schema)
+        for ns, id, then in (
+            ("n", "0003", "0007"),
+            ("m", "0004", "0008"),
+            (_call("n"), "0005", ""),
+            (_call("m"), "0006", ""),
+        ):
+            assert (await new.got(at("t", ns))).checkpoint["id"] == id
+            if then:
+                await new.put(at("t", ns, id), checkpoint(then, {"a": 2}), {"step": 2, "parents": {"": "0002"}})
+                for reader in (new, lab.open(schema=schema)):
+                    assert (await reader.got(at("t", ns))).checkpoint["id"] == then
