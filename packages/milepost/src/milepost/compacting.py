@@ -19,7 +19,7 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from milepost.codec import Codec, Header
 from milepost.codec.codec import Placed
-from milepost.compaction import Compactor, Context
+from milepost.compaction import Compactor, Context, parted
 from milepost.errors import InvalidConfig
 from milepost.packing import uses
 from milepost.places import ATTACHMENTS, COMPACTED, COUNTERS, FORKS, PINNED
@@ -154,8 +154,20 @@ async def _changed(
                 f"{sorted(state)}, or None",
                 what="compact",
             )
+        for name, value in answer.items():
+            if why := parted(changed.get(name, state[name]), value):
+                raise InvalidConfig(
+                    f"compactor {compactor!r} returned {name!r}, but {why}", what="compact", channel=name
+                )
         changed |= answer
-    return changed
+    return {name: value for name, value in changed.items() if not _same(state[name], value)}
+
+
+def _same(one: object, other: object) -> bool:
+    try:
+        return one is other or (type(one) is type(other) and bool(one == other))
+    except Exception:
+        return False  # an array, say, that does not tell
 
 
 def _shown(answer: object) -> str:

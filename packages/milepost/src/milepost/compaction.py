@@ -151,6 +151,27 @@ def _split(
     return [one for at in sorted(gone) for one in units[at][0]], without(needed)
 
 
+def parted(before: object, after: object) -> str:
+    """What a list of messages must not become: why a model would not take `after` any more, or ""."""
+    if not isinstance(before, list) or not before or not all(isinstance(one, BaseMessage) for one in before):
+        return ""
+    if not isinstance(after, list) or not all(isinstance(one, BaseMessage) for one in after):
+        return "it is not a list of messages any more"
+    (calls, results), (old_calls, old_results) = _calls(after), _calls(before)
+    if alone := results - calls - (old_results - old_calls):
+        return f"it has results without their tool calls: {sorted(alone)}"
+    if alone := calls - results - (old_calls - old_results):
+        return f"it has tool calls without their results: {sorted(alone)}"
+    return ""
+
+
+def _calls(messages: Iterable[BaseMessage]) -> tuple[set[str], set[str]]:
+    """The ids of tool calls, and of those that have results."""
+    found = list(messages)
+    calls = {str(call["id"]) for one in found if isinstance(one, AIMessage) for call in one.tool_calls}
+    return calls, {one.tool_call_id for one in found if isinstance(one, ToolMessage)}
+
+
 def _messages(state: Mapping[str, Any], channel: str) -> list[BaseMessage] | None:
     found = state.get(channel)
     if not isinstance(found, list) or not all(isinstance(one, BaseMessage) for one in found):
@@ -207,13 +228,16 @@ class _Summarize:
         found: Any = self.write(gone)  # type: ignore[arg-type]
         if inspect.isawaitable(found):
             found = await found
+        text = found.strip() if isinstance(found, str) else None
         if isinstance(found, str):
-            text = f"Summary of the conversation so far:\n\n{found}"
-            found = HumanMessage(text, name=SUMMARY, id=f"{SUMMARY}:{gone[-1].id or len(gone)}")
+            whole = f"Summary of the conversation so far:\n\n{found}"
+            found = HumanMessage(whole, name=SUMMARY, id=f"{SUMMARY}:{gone[-1].id or len(gone)}")
         if not isinstance(found, BaseMessage):
             raise InvalidConfig(
                 f"the summary is {type(found).__name__}: the function must return a text or a message", what="fn"
             )
+        if text == "" or not found.content:
+            raise InvalidConfig("the summary is empty: what it takes the place of would be lost", what="fn")
         # In the place of what went, behind the system messages in front.
         front = next((at for at, one in enumerate(kept) if not isinstance(one, SystemMessage)), len(kept))
         return {self.channel: [*kept[:front], found, *kept[front:]]}

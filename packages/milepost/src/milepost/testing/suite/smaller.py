@@ -280,12 +280,23 @@ class Compacts(Behaviours):
         await lab.saver.maintain(compact=[trim_messages(last=4, channel="m"), second], quiet=0)
         values = await Chain(lab.saver).values()
         assert (len(values["m"]), values["n"], values["text"]) == (4, 4, "thread")
-        bad: Sequence[Any] = (lambda *_: {"unknown": 1}, lambda *_: [1], lambda *_: 1 // 0)
+        bad: Sequence[Any] = (
+            lambda *_: {"unknown": 1},
+            lambda *_: [1],
+            lambda *_: 1 // 0,
+            lambda *_: {"m": None},
+            lambda *_: {"m": ["text"]},
+            lambda state, _: {"m": [*state["m"], ToolMessage("of no call", tool_call_id="1")]},
+            lambda state, _: {"m": [*tool_call(1)[:2], *state["m"]]},
+            summarize(lambda _: " ", last=2, channel="m"),
+        )
         ids = await lab.saver.ids(at("thread"))
         for compact in bad:
             report = await lab.saver.maintain(compact=compact, quiet=0)
             assert [one.outcome for one in report.threads] == ["failed"]
         assert await lab.saver.ids(at("thread")) == ids
+        await lab.saver.maintain(compact=lambda state, _: {"m": list(state["m"])}, quiet=0)
+        assert await lab.saver.ids(at("thread")) == ids, "nothing is smaller"
 
 
 class _Lists:
