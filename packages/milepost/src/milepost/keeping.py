@@ -370,6 +370,11 @@ def _compaction(compact: object, ns: object, over: object, quiet: object, graph:
                 "or a list of them",
                 what="compact",
             )
+        if getattr(compactor, "__module__", "").startswith("langchain_core."):
+            raise InvalidConfig(
+                f"compact is {compactor!r}, which is LangChain's and no compactor: use milepost.compaction.trim_messages",
+                what="compact",
+            )
     if not isinstance(ns, str):
         raise InvalidConfig(f"compact_namespace is {ns!r}: it must be a text", what="compact_namespace")
     if ":" in (space := check_id(ns, "compact_namespace")):

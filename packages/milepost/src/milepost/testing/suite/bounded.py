@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import HumanMessage
+from langchain_core.messages import trim_messages as langchain_trim
 
 from milepost.errors import InvalidConfig
 from milepost.maintenance import ThreadPlan
@@ -299,6 +300,7 @@ class Policies(Behaviours):
             {"merge": "x"},
             {"dry_run": None},
             {"compact_namespace": 5},
+            {"compact": langchain_trim},
         ):
             with pytest.raises(InvalidConfig):
                 await lab.saver.maintain(**{"policy": None, **arguments})
