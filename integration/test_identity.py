@@ -22,7 +22,7 @@ from langgraph.types import Command, interrupt
 from milepost.errors import InvalidConfig
 from milepost.saver import Saver
 from milepost.tools.conversation import Asked, Conversation
-from milepost.tools.pregel import Task, task_of
+from milepost.tools.pregel import Task, answers_here, task_of
 
 
 @pytest.mark.parametrize("name", identity.SCENARIOS)
@@ -37,11 +37,13 @@ class Seen:
 
     def __init__(self) -> None:
         self.tasks: dict[str, Task] = {}
+        self.answers: dict[str, Any] = {}
         self.asked: dict[str, Asked | None] = {}
 
     def wrap(self, request: Any, execute: Any) -> Any:
         name = request.tool_call["name"]
         self.tasks[name] = task_of(request.runtime)
+        self.answers[name] = dict(answers_here())
         self.asked[name] = Conversation(request.state["messages"]).asked(request.tool_call["id"])
         return execute(request)
 
@@ -85,6 +87,7 @@ def test_what_a_call_is_told_of_its_task(durability: Durability | None) -> None:
         asked = graph.invoke({"messages": [HumanMessage("go", id="h")]}, identity.ONE, **options)
         (question,) = asked["__interrupt__"]
         first = dict(seen.tasks)
+        before = dict(seen.answers)
         graph.invoke(Command(resume={question.id: "yes"}), identity.ONE, **options)
         stored = {(place(one.config)["checkpoint_ns"], one.checkpoint["id"]) for one in saver.list(identity.ONE)}
     assert seen.asked["inner"] == Asked("asks for inner", 1, 1, 1, "h2")
@@ -96,8 +99,8 @@ def test_what_a_call_is_told_of_its_task(durability: Durability | None) -> None:
     assert around.started_from == {"": around.checkpoint}
     assert task.started_from == {"": around.checkpoint, around.ns: task.checkpoint}
     assert set(task.started_from.items()) <= stored
-    assert seen.tasks["inner"].answers == seen.tasks["outer"].answers == {question.id: "yes"}
-    assert around.answers == {}
+    assert seen.answers["inner"] == seen.answers["outer"] == {question.id: "yes"}
+    assert before == {"inner": {}, "outer": {}}
 
 
 @tool
