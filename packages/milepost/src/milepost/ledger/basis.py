@@ -158,11 +158,13 @@ class Basis:
         """Key and fingerprint. Raises `InvalidConfig` for what cannot be recognised again."""
         policy, settings = self.policy(request), self.settings
         thread = check_thread(request.thread) if request.thread else ""
-        shown = policy.fingerprint(request.arguments) if policy.fingerprint else dict(request.arguments)
+        shown = dict(request.arguments)
+        if policy.fingerprint is not None:
+            shown = _told("fingerprint", policy.fingerprint, request)
         mark = fingerprint(request.tool, shown)
         own, scope = request.key, request.scope
         if own is None and policy.key is not None:
-            own, scope = policy.key(request.arguments), policy.scope
+            own, scope = _told("key", policy.key, request), policy.scope
         backend = self.saver.operations.shared.backend
         if policy.kind == "transactional" and "transactions" not in backend.capabilities:
             raise InvalidConfig(
@@ -337,6 +339,17 @@ def facts(plan: Plan) -> dict[str, Any]:
 def facts_of(call: Call) -> dict[str, Any]:
     """Of an error about a call that was."""
     return {"thread": call.thread, "key": call.record_key, "tool": call.tool}
+
+
+def _told(what: str, function: Callable[[Any], Any], request: CallRequest) -> Any:
+    """What a function of the tool's class makes of the arguments."""
+    try:
+        return function(request.arguments)
+    except Exception as exc:
+        raise InvalidConfig(
+            f"the {what} function of {request.tool!r} raised {type(exc).__name__} for the arguments of the call: {exc}",
+            what=what,
+        ) from exc
 
 
 def _check_key(key: object) -> str:

@@ -12,6 +12,7 @@ from milepost.codec.calls import CallInfo, downstream
 from milepost.flavour import run
 from milepost.ledger.boundary import Key
 from milepost.ledger.errors import CallSuperseded
+from milepost.ledger.hands import check_function
 from milepost.ledger.policy import ToolPolicy
 from milepost.ledger.record import CallRecord
 
@@ -125,10 +126,12 @@ class Call:
         What it returned is returned again when the tool runs from its top, after an ``interrupt()`` or a crash.
         `args` are part of its fingerprint, and must be JSON.
         """
+        check_function(function, blocking=True)
         return run(self._core.step(self._core.blocking(), self, step, function, args, kwargs))
 
     async def aonce(self, step: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """`once`, async."""
+        check_function(function, blocking=False)
         return await self._core.step(self._core.asynchronous(), self, step, function, args, kwargs)
 
     def superseded(self) -> CallSuperseded:

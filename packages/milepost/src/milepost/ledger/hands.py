@@ -14,6 +14,16 @@ from milepost.errors import InvalidConfig
 from milepost.sides import Side
 
 
+def check_function(function: object, *, blocking: bool) -> None:
+    """Raise `InvalidConfig` for what cannot be called so, before anything is recorded of it."""
+    if not callable(function):
+        raise InvalidConfig(f"{function!r:.200} is no function: there is nothing to perform", what="function")
+    if blocking and inspect.iscoroutinefunction(function):
+        raise InvalidConfig(
+            f"{function!r:.200} is async: perform it with the async method, or give a plain function", what="function"
+        )
+
+
 class Hands(Protocol):
     """A store in one flavour, how to wait in it, and how to call a function of the user's."""
 

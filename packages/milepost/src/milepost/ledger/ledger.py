@@ -19,7 +19,7 @@ from milepost.ledger.boundary import Boundary, OnUnsettled
 from milepost.ledger.call import Call, Done, Replay, Run
 from milepost.ledger.core import Core
 from milepost.ledger.forgetting import Forgetting
-from milepost.ledger.hands import Hands
+from milepost.ledger.hands import Hands, check_function
 from milepost.ledger.policy import Declared, Duration, ToolPolicy, Verdict, declared, seconds, unsafe
 from milepost.ledger.record import CallRecord
 from milepost.ledger.repair import repair
@@ -70,6 +70,11 @@ class Ledger:
         on_unsettled: OnUnsettled = "warn",
         **internals: Any,
     ) -> None:
+        if not hasattr(saver, "operations"):
+            raise InvalidConfig(f"saver is {saver!r:.200}: it must be a milepost.Saver", what="saver")
+        given: object = tools
+        if given is not None and not isinstance(given, Mapping):
+            raise InvalidConfig(f"tools is {given!r:.200}: it must map names of tools to their classes", what="tools")
         shared = saver.operations.shared
         if "ledger" not in shared.backend.capabilities:
             raise InvalidConfig(f"the store {shared.backend.name!r} keeps no ledger", what="saver")
@@ -82,8 +87,8 @@ class Ledger:
             wait_timeout=seconds(wait_timeout, "wait_timeout"),
             barrier_timeout=seconds(barrier_timeout, "barrier_timeout"),
             skew=seconds(skew, "skew"),
-            tenant=tenant,
-            owner=owner,
+            tenant=check_id(tenant, "tenant"),
+            owner=None if owner is None else check_id(owner, "owner"),
             on_orphan=on_orphan,
             on_unsettled=on_unsettled,
             **internals,
@@ -152,7 +157,7 @@ class Ledger:
         *args: Any,
         thread_id: str | None = None,
         scope: Scope = "thread",
-        policy: ToolPolicy | None = None,
+        policy: Declared | None = None,
         **kwargs: Any,
     ) -> Any:
         """``function(*args, **kwargs)``, performed once per `key`; later calls return what it returned.
@@ -161,7 +166,7 @@ class Ledger:
         "global" of the whole store. `args` and `kwargs` are its fingerprint, and must be JSON unless the policy says
         otherwise; by default the policy is that of a tool of the function's name.
         """
-        request = self._request(key, function, args, kwargs, thread_id, scope, policy)
+        request = self._request(key, function, args, kwargs, thread_id, scope, policy, blocking=True)
         return run(self.core.perform(self.core.blocking(), request, lambda: function(*args, **kwargs))).result
 
     async def aonce(
@@ -172,11 +177,11 @@ class Ledger:
         *args: Any,
         thread_id: str | None = None,
         scope: Scope = "thread",
-        policy: ToolPolicy | None = None,
+        policy: Declared | None = None,
         **kwargs: Any,
     ) -> Any:
         """`once`, async; `function` may be."""
-        request = self._request(key, function, args, kwargs, thread_id, scope, policy)
+        request = self._request(key, function, args, kwargs, thread_id, scope, policy, blocking=False)
         return (await self.core.perform(self.core.asynchronous(), request, lambda: function(*args, **kwargs))).result
 
     def effect(
@@ -184,7 +189,7 @@ class Ledger:
         *,
         key: Callable[..., str],
         scope: Scope = "thread",
-        policy: ToolPolicy | None = None,
+        policy: Declared | None = None,
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """A decorator: the function is performed once per key, which `key` makes of the same arguments."""
 
@@ -194,7 +199,8 @@ class Ledger:
                 @functools.wraps(function)
                 async def aonce(*args: P.args, **kwargs: P.kwargs) -> Any:
                     bound = functools.partial(function, *args, **kwargs)
-                    request = self._request(key(*args, **kwargs), function, args, kwargs, None, scope, policy)
+                    made = key(*args, **kwargs)
+                    request = self._request(made, function, args, kwargs, None, scope, policy, blocking=False)
                     return (await self.core.perform(self.core.asynchronous(), request, bound)).result
 
                 return cast("Callable[P, R]", aonce)
@@ -202,7 +208,8 @@ class Ledger:
             @functools.wraps(function)
             def once(*args: P.args, **kwargs: P.kwargs) -> R:
                 bound = functools.partial(function, *args, **kwargs)
-                request = self._request(key(*args, **kwargs), function, args, kwargs, None, scope, policy)
+                made = key(*args, **kwargs)
+                request = self._request(made, function, args, kwargs, None, scope, policy, blocking=True)
                 return cast("R", run(self.core.perform(self.core.blocking(), request, bound)).result)
 
             return once
@@ -217,8 +224,12 @@ class Ledger:
         kwargs: Mapping[str, Any],
         thread_id: str | None,
         scope: Scope,
-        policy: ToolPolicy | None,
+        policy: Declared | None,
+        *,
+        blocking: bool,
     ) -> CallRequest:
+        check_function(function, blocking=blocking)
+        args, kwargs = _spelled(function, args, kwargs)
         tool = getattr(function, "__name__", type(function).__name__)
         here = _configurable_here()
         thread = str(here["thread_id"]) if thread_id is None and here.get("thread_id") is not None else thread_id
@@ -234,7 +245,7 @@ class Ledger:
             thread="" if thread is None else check_thread(thread),
             key=key,
             scope=scope,
-            policy=policy,
+            policy=None if policy is None else declared("policy", policy),
             epoch=str(here.get(EPOCH) or ""),
         )
 
@@ -242,19 +253,21 @@ class Ledger:
 
     def calls(self, thread_id: str) -> list[CallRecord]:
         """Every call that is recorded of a thread, in the order of their start; "" lists keys of global scope."""
-        return run(self._upkeep.calls(self.core.blocking(), thread_id))
+        return run(self._upkeep.calls(self.core.blocking(), _thread_or_global(thread_id)))
 
     async def acalls(self, thread_id: str) -> list[CallRecord]:
         """`calls`, async."""
-        return await self._upkeep.calls(self.core.asynchronous(), thread_id)
+        return await self._upkeep.calls(self.core.asynchronous(), _thread_or_global(thread_id))
 
     def pending(self, thread_id: str | None = None) -> list[CallRecord]:
         """The calls, of a thread or of all, of which nobody knows yet whether they changed the world."""
-        return run(self._upkeep.calls(self.core.blocking(), thread_id, UNSETTLED))
+        thread = None if thread_id is None else _thread_or_global(thread_id)
+        return run(self._upkeep.calls(self.core.blocking(), thread, UNSETTLED))
 
     async def apending(self, thread_id: str | None = None) -> list[CallRecord]:
         """`pending`, async."""
-        return await self._upkeep.calls(self.core.asynchronous(), thread_id, UNSETTLED)
+        thread = None if thread_id is None else _thread_or_global(thread_id)
+        return await self._upkeep.calls(self.core.asynchronous(), thread, UNSETTLED)
 
     def orphans(self, thread_id: str, branch: Collection[tuple[str, str]] | None = None) -> list[CallRecord]:
         """The recorded calls of a thread that are in no message at hand.
@@ -262,11 +275,11 @@ class Ledger:
         `branch` is the (message id, call id) of every call in the messages; by default those of the latest checkpoint's
         channel "messages".
         """
-        return run(self._upkeep.orphans(self.core.blocking(), thread_id, branch))
+        return run(self._upkeep.orphans(self.core.blocking(), check_thread(thread_id), branch))
 
     async def aorphans(self, thread_id: str, branch: Collection[tuple[str, str]] | None = None) -> list[CallRecord]:
         """`orphans`, async."""
-        return await self._upkeep.orphans(self.core.asynchronous(), thread_id, branch)
+        return await self._upkeep.orphans(self.core.asynchronous(), check_thread(thread_id), branch)
 
     def forget(self, thread_id: str, *, older_than: Duration, dry_run: bool = False) -> list[CallRecord]:
         """Remove the records of a thread that nothing can ask for any more; returns them. For threads that live long.
@@ -389,6 +402,30 @@ def _checkpoint_of(to: object) -> str:
     if not text:
         raise InvalidConfig("to is empty: name a checkpoint", what="to", value="''")
     return text
+
+
+def _thread_or_global(thread_id: str) -> str:
+    return thread_id if thread_id == "" else check_thread(thread_id)
+
+
+def _spelled(
+    function: Callable[..., Any], args: Collection[Any], kwargs: Mapping[str, Any]
+) -> tuple[Collection[Any], Mapping[str, Any]]:
+    """The arguments in one spelling: by place where they may be, and without those that say the default."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return args, kwargs
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as exc:
+        raise InvalidConfig(f"{function!r} cannot be called with these arguments: {exc}", what="args") from exc
+    plain = (str, int, float, bool, type(None))
+    for name, value in tuple(bound.arguments.items()):
+        default = signature.parameters[name].default
+        if type(value) is type(default) and isinstance(value, plain) and value == default:
+            del bound.arguments[name]
+    return bound.args, bound.kwargs
 
 
 def _configurable_here() -> Mapping[str, Any]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 from milepost.errors import InvalidConfig
 
@@ -32,7 +33,8 @@ def seconds(value: object, what: str) -> float:
         match = _DURATION.fullmatch(value)
         found = None if match is None else float(match[1]) * _UNITS[match[2]]
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        found = float(value)
+        with suppress(OverflowError):
+            found = float(value)
     if found is None or not 0 <= found < float("inf"):
         raise InvalidConfig(
             f"{what} is {value!r}: it must be a number of seconds, a timedelta, or text such as '90s' or '24h'",
@@ -93,6 +95,21 @@ class ToolPolicy:
     not_applied: tuple[type[BaseException], ...] = field(default=())
     """Exceptions that mean: the effect did not take place."""
 
+    def __post_init__(self) -> None:
+        for what in ("key", "fingerprint", "reconcile", "compensate"):
+            value = getattr(self, what)
+            if value is not None and not callable(value):
+                raise InvalidConfig(f"{what} is {value!r}: it must be a function", what=what, value=repr(value)[:200])
+        kinds: object = self.not_applied
+        if not isinstance(kinds, tuple) or not all(
+            isinstance(kind, type) and issubclass(kind, BaseException) for kind in cast("tuple[object, ...]", kinds)
+        ):
+            raise InvalidConfig(
+                f"not_applied is {kinds!r}: it must be a tuple of exception types, such as (ConnectionRefusedError,)",
+                what="not_applied",
+                value=repr(kinds)[:200],
+            )
+
     @property
     def effectful(self) -> bool:
         return self.kind != "readonly"
@@ -127,7 +144,15 @@ def idempotent(**options: Any) -> ToolPolicy:
 
 def keyed(*, window: Duration, **options: Any) -> ToolPolicy:
     """The API takes our key and performs a key once, for `window` after it first saw it."""
-    return _policy("keyed", {"window": window, **options})
+    policy = _policy("keyed", {"window": seconds(window, "window"), **options})
+    if policy.window is not None and policy.window <= policy.max_duration:
+        raise InvalidConfig(
+            f"window is {policy.window:g} s and max_duration {policy.max_duration:g} s: no call could ever be retried "
+            "within its window. Name how long the API remembers a key, and how long a call takes at most",
+            what="window",
+            value=repr(window)[:200],
+        )
+    return policy
 
 
 def transactional(**options: Any) -> ToolPolicy:

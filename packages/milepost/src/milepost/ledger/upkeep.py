@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import cast
 
 from langchain_core.messages import AIMessage
 
@@ -69,10 +70,15 @@ class Upkeep:
         self, hands: Hands, key: str, verdict: Verdict, *, by: str, note: str, thread: str | None
     ) -> CallRecord:
         """See `milepost.ledger.Ledger.resolve`."""
+        given: object = verdict
+        if not isinstance(given, Verdict):
+            raise InvalidConfig(
+                f"the verdict is {given!r:.200}: applied(…) or not_applied()", what="verdict", value=repr(given)[:200]
+            )
         if verdict.kind == "unknown":
             raise InvalidConfig("a verdict says applied or not applied", what="verdict", value="unknown")
-        if not by:
-            raise InvalidConfig("say who decided: by=…", what="by", value="''")
+        if not by or not isinstance(cast("object", by), str):
+            raise InvalidConfig("say who decided: by=…", what="by", value=repr(by)[:200])
         for _ in range(_TRIES):
             row = await self._find(hands, key, thread)
             answer = await self._decide(hands, row, verdict, by, note)

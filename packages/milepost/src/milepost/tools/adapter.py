@@ -143,7 +143,8 @@ class Ledger(PlainLedger):
             wanted = self._wanted(call, request.tool, policy, task, conversation)
         attempt = _Attempt(hands, request, execute)
         if self._shares(task, call, conversation):
-            siblings = self._siblings(call, request, task, conversation)
+            with _stopping(call["name"]):
+                siblings = self._siblings(call, request, task, conversation)
             attempt.guard = lambda: self._keep_answers_apart(hands, wanted, task, siblings)
         body: Callable[[], Any] = (lambda: run(attempt.body())) if blocking else attempt.body
         try:

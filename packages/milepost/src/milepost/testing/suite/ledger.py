@@ -264,7 +264,7 @@ class CallsInDoubt(Behaviours):
 
     @needs("ledger")
     async def test_a_key_is_no_authority_after_its_window(self, lab: Lab) -> None:
-        tools = {"charge": quick(keyed, window=0)}
+        tools = {"charge": replace(quick(keyed, window="1s"), window=0)}
         await Worker(lab, lease=0, tools=tools).run(wants())
         with pytest.raises(CallInDoubt):
             await Worker(lab, tools=tools).do(wants())
