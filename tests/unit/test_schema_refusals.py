@@ -156,3 +156,11 @@ def test_a_free_function_for_writes_gives_pairs() -> None:
     no_pairs: Any = [1]
     with pytest.raises(SchemaMismatch, match="for writes raised"):
         _upgraded(_image(), ms.map_state(dict, writes=lambda *_: no_pairs), writes=(_write("a"),))
+
+
+def test_an_object_whose_class_has_changed_in_place_is_refused() -> None:
+    # What was stored as `b` is gone when it is built with the class of now.
+    for value in (Data(), Model()):
+        for values in ({"__start__": value}, {"__pregel_tasks": [Send("n", value)]}):
+            with pytest.raises(SchemaMismatch, match="has a field 'a' now and none for what was stored as 'b'"):
+                _upgraded(_image(**values), ms.rename_channel("b", "a"))

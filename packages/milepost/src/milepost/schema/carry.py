@@ -152,7 +152,7 @@ def _values(change: Change, image: Image) -> None:
 
 def _value(change: Change, channel: str, value: Any, where: str) -> Any:
     if channel == START:
-        return _inputs(change, _entered(change, value), where)
+        return _inputs(change, _entered(change, value, where), where)
     if channel == TASKS and isinstance(value, list):
         # A send to a node that is no more stays at its place: LangGraph passes it over, and the others are known by
         # their number.
@@ -179,9 +179,10 @@ def _inputs(change: Change, value: Any, where: str) -> Any:
     return carried
 
 
-def _entered(change: Change, value: Any) -> Any:
+def _entered(change: Change, value: Any, where: str) -> Any:
     """The input of a run. LangGraph takes an object for the dict of its fields, so that is what it becomes where the
     change speaks of one of them."""
+    _check_class(change, value, f"{where} has an input")
     if not any(_concerns(change, name) for name in _fields(value)):
         return value
     given = getattr(value, "model_fields_set", None)
@@ -194,6 +195,7 @@ def _entered(change: Change, value: Any) -> Any:
 
 
 def _send(change: Change, send: Any, node: str, where: str) -> Any:
+    _check_class(change, send.arg, f"{where} has a Send")
     concerned = [name for name in _fields(send.arg) if _concerns(change, name)]
     if concerned:
         raise NotDeclared(
@@ -213,6 +215,17 @@ def _fields(value: Any) -> Sequence[str]:
         return [field.name for field in fields(value)]
     named: Any = getattr(type(value), "model_fields", None) or getattr(type(value), "_fields", ())
     return tuple(named)
+
+
+def _check_class(change: Change, value: Any, what: str) -> None:
+    """Raise `NotDeclared` for an object that was built with the fields of now: a Pydantic model passes over the others."""
+    known = _fields(value)
+    for old in change.renamed_from:
+        if old not in known and (new := change.channel(old)) in known:
+            raise NotDeclared(
+                f"{what} that is a {type(value).__qualname__}, whose class has a field {new!r} now and none for what was "
+                f"stored as {old!r}: finish the thread with the release that it waits in, or keep the class as it was"
+            )
 
 
 def _concerns(change: Change, name: str) -> bool:
