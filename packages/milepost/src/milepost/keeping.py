@@ -370,7 +370,7 @@ def _compaction(compact: object, ns: object, over: object, quiet: object, graph:
                 "or a list of them",
                 what="compact",
             )
-        if getattr(compactor, "__module__", "").startswith("langchain_core."):
+        if str(getattr(compactor, "__module__", "")).startswith("langchain_core."):
             raise InvalidConfig(
                 f"compact is {compactor!r}, which is LangChain's and no compactor: use milepost.compaction.trim_messages",
                 what="compact",
