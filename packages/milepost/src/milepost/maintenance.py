@@ -126,6 +126,19 @@ async def drop_checkpoints(store: Store, codec: Codec, thread: str, doomed: Coll
     await _shorten(store, codec, thread, lambda lineage: {place for place in lineage.rows if place not in doomed})
 
 
+async def drop_strays(store: Store, codec: Codec, thread: str, place: Place) -> None:
+    """Remove the pending writes of a checkpoint that is never going to be there, and what they alone refer to."""
+    for _ in range(TRIES):
+        outline = await store.outline(thread)
+        if outline is None or place not in outline.strays:
+            return
+        left = {other: size for other, size in outline.strays.items() if other != place}
+        survey = Survey(store, codec, thread, replace(outline, strays=left))
+        dead = [use.span for use in uses(outline, await survey.live(survey.marks)) if not use.used]
+        if await store.drop(thread, Drop((place,), packs=tuple(dead)), outline.token) is not None:
+            return
+
+
 def _of_run(metadata: Mapping[str, Any], runs: frozenset[str]) -> bool:
     run = metadata.get("run_id")
     return run is not None and str(run) in runs

@@ -25,7 +25,7 @@ from milepost.codec.codec import Draft, DraftWrite, of_checkpoint
 from milepost.codec.shelf import Shelf
 from milepost.collector import unhurried
 from milepost.equality import matches
-from milepost.errors import Conflict, Corrupt, InvalidConfig, MilepostError, Unserializable
+from milepost.errors import Conflict, Corrupt, InvalidConfig, MilepostError, ThreadDeleted, Unserializable
 from milepost.history import Walk, write_order
 from milepost.lease import fence_for
 from milepost.migrating import Migrated, Migrator, Mode
@@ -181,6 +181,7 @@ class Operations:
                 else:
                     codec.remember(thread, snapshot.generation, snapshot.row, header, packs)
                     self.shared.pending.forgive((thread, place.ns, snapshot.row.id))
+                    self.shared.pending.stored(thread, snapshot.row.id)
                     if boundary := self.shared.boundary:
                         boundary.committed((thread, place.ns, snapshot.row.id))
                     if event:
@@ -312,6 +313,26 @@ class Operations:
 
     async def put(self, side: Side, place: Place, draft: Draft, source: object = None) -> RunnableConfig:
         """See `milepost.saver.Saver.put`."""
+        try:
+            return await self._put(side, place, draft, source)
+        except ThreadDeleted:
+            await self._disown(side, place.thread, place.ns, draft.id)
+            raise
+
+    async def _disown(self, side: Side, thread: str, ns: str, id: str) -> None:
+        """A checkpoint was refused since its thread was deleted. LangGraph puts the writes of its tasks meanwhile: those
+        that were accepted go, and no more are."""
+        pending = self.shared.pending
+        pending.late(thread, id)
+        try:
+            if ahead := pending.ahead((thread, ns, id)):
+                await side.wait(ahead)
+            space = ns if self.shared.spaces is None else self.shared.spaces.known(thread, ns)
+            await maintenance.drop_strays(side.store, self.codec, thread, (space, id))
+        except MilepostError as exc:
+            log.warning("thread %s: late writes of a deleted run may be left: %s", thread_hash(thread), exc.message)
+
+    async def _put(self, side: Side, place: Place, draft: Draft, source: object = None) -> RunnableConfig:
         shared, codec = self.shared, self.codec
         with self.watch("put", place.thread) as event:
             store = await self.open(side)
@@ -322,6 +343,8 @@ class Operations:
                 shared.pending.check(key)
                 if boundary := shared.boundary:
                     boundary.put_on(key)
+            rests = draft.ancestors if place.id is None else (place.id, *draft.ancestors)
+            shared.pending.refuse_the_late(place.thread, rests, f"checkpoint {draft.id!r}")
             fence = fence_for(shared, place.thread)
             heads = None if shared.heads is None else shared.heads.wanted(place, source)
             if draft.lost:
@@ -346,6 +369,7 @@ class Operations:
             if answer.stale:
                 raise restless(place.thread)
             codec.learn(placed, answer.generation)
+            shared.pending.stored(place.thread, draft.id)
             if shared.heads is not None and place.id is None:
                 shared.heads.begun(place)
             if boundary := shared.boundary:
@@ -380,6 +404,7 @@ class Operations:
             store = await self.open(side)
             space = ns if shared.spaces is None else shared.spaces.known(thread, ns)
             fence = fence_for(shared, thread)
+            shared.pending.refuse_the_late(thread, (id,), f"checkpoint {id!r}")
             placed = codec.place_writes(thread, space, id, drafts)
             generation = self._generation(thread, ns, placed.generation)
             answer = await store.put_writes(thread, space, id, placed.rows, generation, fence=fence)

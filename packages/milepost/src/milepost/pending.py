@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
 from milepost.errors import MilepostError, ThreadDeleted
+from milepost.fences import thread_deleted
 
 Key = tuple[str, str, str]
 """(thread, ns, checkpoint id)."""
@@ -53,6 +55,27 @@ class Pending:
         self._lock = threading.Lock()
         self._ops: dict[Key, list[Op]] = {}
         self._failed: OrderedDict[Key, dict[str, Failure]] = OrderedDict()
+        self._late: OrderedDict[tuple[str, str], None] = OrderedDict()
+
+    def late(self, thread: str, id: str) -> None:
+        """A put of checkpoint `id` was refused, since its thread was deleted. No tombstone knows its id."""
+        with self._lock:
+            self._late[thread, id] = None
+            while len(self._late) > _FAILURES:
+                self._late.popitem(last=False)
+
+    def stored(self, thread: str, id: str) -> None:
+        """The checkpoint is there after all."""
+        if self._late:
+            with self._lock:
+                self._late.pop((thread, id), None)
+
+    def refuse_the_late(self, thread: str, ids: Iterable[str], what: str) -> None:
+        """Raise `ThreadDeleted` for `what`, which rests on the checkpoints `ids`, if one of them was refused so."""
+        if self._late:
+            for id in ids:
+                if (thread, id) in self._late:
+                    raise thread_deleted(thread, what, id)
 
     def begin(self, key: Key, task: str) -> Op:
         """`put_writes` of a task was accepted."""

@@ -174,6 +174,29 @@ class Deletion(Behaviours):
         with pytest.raises(ThreadDeleted):
             await lab.saver.put(at("thread", "sub"), checkpoint("inner", {"x": 1}), {"parents": {"": "0001"}})
 
+    async def test_what_a_run_of_a_deleted_thread_has_under_way_goes(self, lab: Lab) -> None:
+        """LangGraph puts the writes of a step before its checkpoint is there, whose put is refused a moment later."""
+        chain = Chain(lab.saver)
+        await chain.put({"x": 1})
+        await lab.saver.delete_thread("thread")
+        await lab.saver.put(at("thread"), checkpoint("new", {"x": ["of a new run"] * 100}))
+        await lab.saver.put_writes(at("thread", "", "ahead"), [("x", ["secret"] * 100)])
+        await lab.saver.put_writes(at("thread", "", "another"), [("x", 1)])
+        with pytest.raises(ThreadDeleted):
+            await lab.saver.put(at("thread", "", "0001"), checkpoint("ahead", {"x": 2}))
+        for late in (
+            lambda: lab.saver.put_writes(at("thread", "", "ahead"), [("x", ["secret"] * 100)], "later"),
+            lambda: lab.saver.put(at("thread", "", "ahead"), checkpoint("after", {"x": 3})),
+            lambda: lab.saver.put(at("thread", "sub"), checkpoint("inner", {"x": 1}), {"parents": {"": "ahead"}}),
+            lambda: lab.saver.put_writes(at("thread", "", "after"), [("x", 4)]),
+        ):
+            with pytest.raises(ThreadDeleted):
+                await late()
+        async for saver in lab.views():
+            assert await saver.ids(at("thread", None)) == ["new"]
+            assert (await saver.stats("thread"))[1:4] == (1, 1, 1)
+            assert (await saver.got(at("thread"))).checkpoint["channel_values"] == {"x": ["of a new run"] * 100}
+
     async def test_a_new_run_starts_afresh(self, lab: Lab) -> None:
         old = Chain(lab.saver)
         await old.put({"x": ["old"] * 100})
