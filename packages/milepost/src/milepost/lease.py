@@ -346,7 +346,7 @@ async def _sleep(seconds: float) -> None:
 def terms_of(ttl: object, wait: object, steal: object, owner: object) -> Terms:
     """The arguments of `Saver.lease`, checked."""
     if not _number(ttl) or not 0 < ttl <= _LONGEST:
-        raise _unusable("ttl", ttl, "a number of seconds, more than 0")
+        raise _unusable("ttl", ttl, f"a number of seconds, more than 0 and at most {_LONGEST:g}")
     if wait is not None and not (_number(wait) and wait >= 0):
         raise _unusable("wait", wait, "a number of seconds, 0 or more, or None to wait for ever")
     if not isinstance(steal, bool | str):
