@@ -161,7 +161,7 @@ def test_a_folder_that_is_something_else(tmp_path: Path) -> None:
 
 def test_a_path_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(Unavailable):
+    with pytest.raises(InvalidConfig, match="cannot be a folder"):
         opened(tmp_path / "file")
     assert (tmp_path / "file").read_text() == "mine"
 

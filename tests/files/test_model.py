@@ -103,7 +103,11 @@ class World:
             return
         assert model[0] == subject[0]
         assert model[2:] == subject[2:] or model[0]
-        self.generations[thread] = model[1], subject[1]
+        if model[1] == -1:
+            # The thread is not there; the log of a deleted one may have a generation all the same.
+            self.generations.pop(thread, None)
+        else:
+            self.generations[thread] = model[1], subject[1]
 
     def put(self) -> None:
         thread, ns = self.random.choice(THREADS), self.random.choice(SPACES)
