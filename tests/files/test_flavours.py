@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
@@ -105,6 +105,15 @@ def test_a_refused_change_in_a_batch_harms_no_other(tmp_path: Path, monkeypatch:
     assert ids(store, "t") == {"a", "d"}
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Ctrl-C raises, also where the tests were started in the background, by a shell that has it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_a_waiter_that_is_interrupted_takes_its_write_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     backend, store = opened(tmp_path)
     chain(store, "t", 1)
