@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import tempfile
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, cast
 
@@ -160,6 +160,8 @@ class SaverMachine(RuleBasedStateMachine):
         self._live: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {}
         """(thread, ns) -> the checkpoint put last, and the very objects that were passed."""
         self._touched: set[str] = set()
+        self._late: set[tuple[str, str | None]] = set()
+        """(thread, id) of checkpoints whose put was refused."""
 
     def teardown(self) -> None:
         try:
@@ -232,8 +234,10 @@ class SaverMachine(RuleBasedStateMachine):
 
         made = checkpoint(id, state, versions)
         call = self._face(saver).put(at(thread, ns, parent), made, cast("Any", metadata), new)
-        if self._both(thread, apply, call):
+        if self._both(thread, apply, call, (id, parent)):
             self._live[thread, ns] = (id, state)
+        else:
+            self._late.add((thread, id))
 
     @rule(saver=_small, thread=_threads, ns=_namespaces, task=_tasks, channels=_channels, number=_small)
     def writes_of_the_step(self, saver: int, thread: str, ns: str, task: str, channels: list[str], number: int) -> None:
@@ -260,7 +264,7 @@ class SaverMachine(RuleBasedStateMachine):
         def apply() -> None:
             self._model.put_writes(thread, place, writes, task, path)
 
-        self._both(thread, apply, self._face(saver).put_writes(at(thread, *place), writes, task, path))
+        self._both(thread, apply, self._face(saver).put_writes(at(thread, *place), writes, task, path), place[1:])
 
     @rule(saver=_small, thread=_threads, onto=st.sampled_from(THREADS), what=st.integers(0, 11), run=_small)
     def upkeep(self, saver: int, thread: str, onto: str, what: int, run: int) -> None:
@@ -342,12 +346,19 @@ class SaverMachine(RuleBasedStateMachine):
     def _face(self, number: int) -> Face:
         return self._savers[number % len(self._savers)]
 
-    def _both(self, thread: str, apply: Callable[[], None], call: Coroutine[Any, Any, Any]) -> bool:
-        """Do it to the saver and to the model; both must do it, or both refuse it."""
+    def _both(
+        self, thread: str, apply: Callable[[], None], call: Coroutine[Any, Any, Any], rests: Sequence[str | None] = ()
+    ) -> bool:
+        """Do it to the saver and to the model; both must do it, or both refuse it.
+
+        What `rests` on a checkpoint whose own put was refused may be refused by who remembers that.
+        """
         self._touched.add(thread)
         try:
             self._do(call)
         except (ThreadDeleted, Conflict) as exc:
+            if any((thread, id) in self._late for id in rests):
+                return False
             try:
                 apply()
             except Refused:
