@@ -10,7 +10,20 @@ import milepost
 import pytest
 from driving import DURABILITIES, FLAVOURS, Durability, Flavour
 from milepost.saver import Saver
+from one_flavour import spare
 from stores import STORES, url_of
+
+# Servers on which the suite shows what is particular to them. Both flavours are tried on `TestOtherRedis` and
+# `TestOlderPostgres`, or where these are asked for by name.
+_ONE_FLAVOUR = {
+    ("test_pgbouncer.py", "TestPgBouncer"),
+    ("test_redis_cluster.py", "TestCluster"),
+    ("test_tenants.py", "TestTenants"),
+}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    spare(config, items, "integration", _ONE_FLAVOUR)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
