@@ -148,9 +148,13 @@ def test_a_person_may_refuse(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_no_process_is_left_behind(tmp_path: Path, how: signal.Signals) -> None:
-    with subprocess.Popen(
+    # A shell that runs the tests in the background has Ctrl-C ignored, and what it starts would inherit that.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    running = subprocess.Popen(
         [*DEMO, *SMALL], cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-    ) as running:
+    )
+    signal.signal(signal.SIGINT, before)
+    with running:
         assert running.stderr is not None
         deadline = time.monotonic() + 100
         while not any(path.stat().st_size for path in tmp_path.glob("milepost-demo/world-*.jsonl")):
