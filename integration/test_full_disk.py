@@ -54,11 +54,12 @@ def test_a_full_disk_that_is_given_room_again(tmp_path: Path, verb: str) -> None
 class Work:
     """One thread that grows by 4 KB a call, and what it was told to be stored."""
 
-    def __init__(self, saver: Saver, verb: str) -> None:
+    def __init__(self, saver: Saver, verb: str, thread: str = "t") -> None:
         self._saver = saver
+        self._thread = thread
         self._verb = verb
         self._chance = random.Random(verb)
-        self._config = self._put(at("t"), 0, ["begin"])
+        self._config = self._put(at(thread), 0, ["begin"])
         self._texts = ["begin"]
         self._written: dict[str, str] = {}
         self._number = 0
@@ -90,12 +91,12 @@ class Work:
 
     def check(self, saver: Saver) -> None:
         """All that was acknowledged is there, and nothing else."""
-        found = saver.get_tuple(at("t"))
+        found = saver.get_tuple(at(self._thread))
         assert found is not None
         assert found.config == self._config
         assert found.checkpoint["channel_values"] == {"texts": self._texts}
         assert {task: value for task, _, (value,) in found.pending_writes or ()} == self._written
-        history = list(saver.list(at("t")))
+        history = list(saver.list(at(self._thread)))
         assert len(history) == (1 + self.acknowledged if self._verb == "put" else 1)
 
 
@@ -135,7 +136,7 @@ def delete(disk: Path) -> dict[str, Any]:
                 pass
         saver.delete_thread("t")
         assert saver.get_tuple(at("t")) is None
-        again = Work(saver, "put")
+        again = Work(saver, "put", "another")
         for _ in range(10):
             again.once()
         assert again.acknowledged == 10, "deleting made no room"
