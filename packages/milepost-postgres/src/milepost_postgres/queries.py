@@ -1,4 +1,4 @@
-"""The statements of the store: the texts of ``sql/queries.sql`` and ``sql/calls.sql``, with tables and parts put in."""
+"""The statements of the store: the texts of ``sql``, with tables and parts put in."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ _INDEXES = (
 
 _SECURED = {"ns_start": "c.ns_start", "key_start": "c.key_start"}
 """Parts that are other ones for tables with policies."""
+
+_FILES = ("queries.sql", "listing.sql", "calls.sql", "leases.sql", "upkeep.sql", "setup.sql")
 
 _SECTION = re.compile(r"^-- (name|part): (\w+)\n", re.MULTILINE)
 _PARAMETER = re.compile(r"%\((\w+)\)s")
@@ -65,7 +67,7 @@ def read(name: str) -> str:
 def _sections() -> tuple[Mapping[str, str], Mapping[str, str]]:
     parts: dict[str, str] = {}
     named: dict[str, str] = {}
-    _, *found = _SECTION.split(read("queries.sql") + read("calls.sql"))
+    _, *found = _SECTION.split("".join(map(read, _FILES)))
     for kind, name, text in zip(found[::3], found[1::3], found[2::3], strict=True):
         lines = [line for line in text.splitlines() if not line.lstrip().startswith("--")]
         (parts if kind == "part" else named)[name] = "\n".join(lines).strip()

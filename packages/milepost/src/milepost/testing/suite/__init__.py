@@ -13,11 +13,13 @@ from milepost.testing.suite.archives import Archives, Background, Guarded
 from milepost.testing.suite.basis import Behaviours, cases_of, needs
 from milepost.testing.suite.bounded import Hooked, Merging, Policies
 from milepost.testing.suite.delta import DeltaHistory, DeltaUpkeep
+from milepost.testing.suite.driving import Driving, Statuses
 from milepost.testing.suite.failing import Damage, Faults
 from milepost.testing.suite.guard import HeadGuard
 from milepost.testing.suite.identity import BadInput, Configs, Deletion, Identity
-from milepost.testing.suite.leases import Driving, Leases, Statuses
-from milepost.testing.suite.ledger import CallsContended, CallsFaults, CallsInDoubt, CallsOnce
+from milepost.testing.suite.leases import Leases
+from milepost.testing.suite.ledger import CallsInDoubt, CallsOnce
+from milepost.testing.suite.ledger_contended import CallsContended, CallsFaults
 from milepost.testing.suite.ledger_threads import CallsBarrier, CallsKeys, CallsOfThreads, CallsOrphans
 from milepost.testing.suite.migration import Migration
 from milepost.testing.suite.moving import Moves
