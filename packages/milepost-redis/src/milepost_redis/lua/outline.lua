@@ -1,7 +1,7 @@
 -- What of a thread plans a prune: of each checkpoint its place, the beginning of its row, the bytes of its header, whether
 -- its facets say that it is pinned (nothing when there are none), and how many pending writes it has, of how many bytes;
 -- of writes without a checkpoint the same with an empty row; of each pack its member and its bytes.
--- uses: _thread _writes
+-- uses: _thread _writes _walking
 -- ARGV: as those of walk, but for the last
 
 local kinds, after, limit = unpack(ARGV, 1, 3)
@@ -32,19 +32,15 @@ local function pinned(facets)
   return past and not FALSE[string.match(facets, '^[^%]]*', past + 1)] and '1' or '0'
 end
 
-local marks, packs, room = {}, {}, tonumber(limit)
-while kinds ~= '' and room > 0 do
-  local kind = string.sub(kinds, 1, 1)
-  local members = call('ZRANGEBYLEX', ORDER, after ~= '' and '(' .. after or '[' .. kind, past(kind), 'LIMIT', 0, room)
-  local more = #members == room
-  room = room - #members
-  after = members[#members]
+local marks, packs = {}, {}
+kinds, after = walk(kinds, after, tonumber(limit), function(kind, members)
+  if kind == 'p' then
+    weigh_packs(members, packs)
+    return
+  end
   for _, member in ipairs(members) do
     local place = string.sub(member, 2)
-    if kind == 'p' then
-      packs[#packs + 1] = member
-      packs[#packs + 1] = call('HSTRLEN', DATA, string.sub(member, 1, 17))
-    elseif kind == 'q' then
+    if kind == 'q' then
       marks[#marks + 1] = {place, '', 0, '', written(place)}
     else
       local ns, _, id = named(member)
@@ -57,8 +53,5 @@ while kinds ~= '' and room > 0 do
       end
     end
   end
-  if not more then
-    kinds, after = string.sub(kinds, 2), ''
-  end
-end
-return {'ok', token(head), marks, packs, kinds, after or ''}
+end)
+return {'ok', token(head), marks, packs, kinds, after}

@@ -1,6 +1,6 @@
 -- Everything of a thread, in one part if that is not too much: checkpoints and writes without one, each with its writes,
 -- and packs.
--- uses: _thread _reading
+-- uses: _thread _reading _walking
 -- ARGV: what is still to come, of k (checkpoints), q (writes without one) and p (packs); the member of the first of them
 --       after which to begin or ''; limit; 1 if the data of packs is wanted, else their sizes come
 
@@ -12,39 +12,26 @@ end
 if not head then
   return {'none'}
 end
-local snapshots, packs, room = {}, {}, tonumber(limit)
-while kinds ~= '' and room > 0 do
-  local kind = string.sub(kinds, 1, 1)
-  local members = call('ZRANGEBYLEX', ORDER, after ~= '' and '(' .. after or '[' .. kind, past(kind), 'LIMIT', 0, room)
-  local more = #members == room
-  room = room - #members
-  after = members[#members]
+local snapshots, packs = {}, {}
+kinds, after = walk(kinds, after, tonumber(limit), function(kind, members)
   if kind == 'p' and wants == '1' then
     local read
     packs, read = read_packs(members)
-    if read < #members then
-      more, room = true, 0
-      after = members[read]
-    end
-  elseif kind == 'p' then
-    for at, member in ipairs(members) do
-      packs[2 * at - 1] = member
-      packs[2 * at] = call('HSTRLEN', DATA, string.sub(member, 1, 17))
-    end
-  else
-    for _, member in ipairs(members) do
-      local place = string.sub(member, 2)
-      if kind == 'k' then
-        local ns, _, id = named(member)
-        place = ns .. '\0' .. id
-      end
-      local snapshot = {place, kind == 'k' and call('HGET', DATA, 'r' .. place) or ''}
-      writes_of(place, snapshot)
-      snapshots[#snapshots + 1] = snapshot
-    end
+    return read
   end
-  if not more then
-    kinds, after = string.sub(kinds, 2), ''
+  if kind == 'p' then
+    weigh_packs(members, packs)
+    return
   end
-end
-return {'ok', token(head), snapshots, packs, kinds, after or ''}
+  for _, member in ipairs(members) do
+    local place = string.sub(member, 2)
+    if kind == 'k' then
+      local ns, _, id = named(member)
+      place = ns .. '\0' .. id
+    end
+    local snapshot = {place, kind == 'k' and call('HGET', DATA, 'r' .. place) or ''}
+    writes_of(place, snapshot)
+    snapshots[#snapshots + 1] = snapshot
+  end
+end)
+return {'ok', token(head), snapshots, packs, kinds, after}
