@@ -97,10 +97,11 @@ def sessions(sql: psycopg.Connection[tuple[Any, ...]], name: str = NAME) -> list
 
 def terminate(sql: psycopg.Connection[tuple[Any, ...]], name: str = NAME) -> int:
     """End them; how many there were."""
-    found = sql.execute(
-        "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE application_name = %s", [name]
-    )
-    return len(found.fetchall())
+    ended = sessions(sql, name)
+    # Told to wait itself, the server would look only every 100 ms whether they are gone.
+    sql.execute("SELECT pg_terminate_backend(pid) FROM unnest(%s::int[]) AS pid", [ended])
+    until(lambda: not {*ended} & {*sessions(sql, name)})
+    return len(ended)
 
 
 def blocked(sql: psycopg.Connection[tuple[Any, ...]]) -> int:

@@ -14,6 +14,7 @@ import pytest
 from milepost.errors import Unavailable
 from milepost.flavour import run
 from milepost.testing import at, checkpoint
+from milepost_postgres import combine
 from milepost_postgres.request import Step
 from postgres.kit import Place, blocked, head, holding, name, put, row, sessions, terminate, until, write
 from verbs import READS, VERBS, scene, shown
@@ -43,7 +44,9 @@ def test_sessions_that_were_idle_for_too_long(place: Place, sql: Sql) -> None:
             assert head(store, "t") == name(number)
 
 
-def test_one_thread_that_is_locked_does_not_hold_up_the_others(place: Place, sql: Sql) -> None:
+def test_one_thread_that_is_locked_does_not_hold_up_the_others(
+    place: Place, sql: Sql, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with place.store() as store, ThreadPoolExecutor(12) as pool:
         for thread in ("locked", "locked too", "locked three", "free"):
             put(store, thread, 1)
@@ -54,8 +57,12 @@ def test_one_thread_that_is_locked_does_not_hold_up_the_others(place: Place, sql
         ):
             stuck = [pool.submit(put, store, thread, 2) for thread in ("locked", "locked too", "locked three")]
             until(lambda: blocked(sql) >= 1)
-            for number in range(2, 12):
-                put(store, "free", number)
+            put(store, "free", 2)
+            until(lambda: blocked(sql) >= 3)
+            put(store, "free", 3)
+            monkeypatch.setattr(combine, "PATIENCE", 3600.0)
+            for number in range(4, 12):
+                pool.submit(put, store, "free", number).result(60)
             assert not any(future.done() for future in stuck)
             for other in (one, two, no3):
                 other.rollback()
@@ -63,7 +70,9 @@ def test_one_thread_that_is_locked_does_not_hold_up_the_others(place: Place, sql
         assert head(store, "locked three") == name(2)
 
 
-async def test_one_thread_that_is_locked_does_not_hold_up_the_others_async(place: Place) -> None:
+async def test_one_thread_that_is_locked_does_not_hold_up_the_others_async(
+    place: Place, sql: Sql, monkeypatch: pytest.MonkeyPatch
+) -> None:
     backend = place.backend()
     store = backend.asynchronous()
     await store.setup()
@@ -74,8 +83,12 @@ async def test_one_thread_that_is_locked_does_not_hold_up_the_others_async(place
             asyncio.create_task(store.put(thread, *row(2), None)) for thread in ("locked", "locked too", "locked three")
         ]
         await asyncio.sleep(0)
-        for number in range(2, 12):
-            await store.put("free", *row(number), None)
+        await store.put("free", *row(2), None)
+        await asyncio.to_thread(until, lambda: blocked(sql) >= 3)
+        await store.put("free", *row(3), None)
+        monkeypatch.setattr(combine, "PATIENCE", 3600.0)
+        for number in range(4, 12):
+            await asyncio.wait_for(store.put("free", *row(number), None), 60)
         assert not any(task.done() for task in stuck)
         for other in (one, two, three):
             other.rollback()

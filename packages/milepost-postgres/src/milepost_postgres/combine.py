@@ -21,22 +21,52 @@ LANES: Final = 2
 """Batches that are on their way at the same time: while one waits for its commit, another is made."""
 LARGEST: Final = 64
 PATIENCE: Final = 0.25
-"""Seconds after which those who wait for a lane open one more: a lock that holds the others up need not hold these up."""
+"""Seconds after which those who wait for a lane open another one: a lock that holds a lane up need not hold these up."""
 
 
 class Alone(Exception):
     """The write is to be sent on its own."""
 
 
+class Lanes:
+    """Which batches are on their way. What stands for one is an object of its own."""
+
+    def __init__(self) -> None:
+        self._taken: deque[object] = deque()
+
+    def begin(self) -> object | None:
+        """Take a lane, if one is free."""
+        return self._add() if len(self._taken) < LANES else None
+
+    def overtake(self) -> object:
+        """Take the lane of the batch that has been on its way for longest, which does not count any more: however long it
+        is held up, others are not."""
+        self._taken.popleft()
+        return self._add()
+
+    def end(self, lane: object) -> bool:
+        """Give a lane back. Whether another batch may take it now."""
+        if lane not in self._taken:
+            return False
+        self._taken.remove(lane)
+        return True
+
+    def _add(self) -> object:
+        lane = object()
+        self._taken.append(lane)
+        return lane
+
+
 class Job:
     """A write on its way, and what the thread that waits for it is woken by."""
 
-    __slots__ = ("answer", "leads", "request", "signal")
+    __slots__ = ("answer", "lane", "request", "signal")
 
     def __init__(self, request: Request) -> None:
         self.request = request
         self.answer: Answers | None = None
-        self.leads = False
+        self.lane: object | None = None
+        """What it leads in."""
         self.signal = threading.Lock()
         self.signal.acquire()
 
@@ -55,41 +85,39 @@ class Combiner:
         self._send = send
         self._gate = threading.Lock()
         self._waiting: deque[Job] = deque()
-        self._free = LANES
+        self._lanes = Lanes()
 
     def run(self, request: Request) -> Answers:
         """Have `request` carried out with others; the answers of its steps. Raises `Alone` when that did not work."""
         job: Job | None = None
         with self._gate:
-            if self._free > 0:
-                self._free -= 1
-            else:
+            lane = self._lanes.begin()
+            if lane is None:
                 job = Job(request)
                 self._waiting.append(job)
         if job is None:
             try:
                 return self._send([request])[0]
             finally:
-                self._pass_on()
-        if not job.signal.acquire(timeout=PATIENCE) and not self._open_lane(job):
+                self._pass_on(lane)
+        if not job.signal.acquire(timeout=PATIENCE) and not self._overtake(job):
             job.signal.acquire()
-        if job.leads:
-            self._lead(job)
+        if job.lane is not None:
+            self._lead(job, job.lane)
         if job.answer is None:
             raise Alone
         return job.answer
 
-    def _open_lane(self, job: Job) -> bool:
-        """Let `job` lead in one more lane, if it still waits. The next lane that gets free is closed for it."""
+    def _overtake(self, job: Job) -> bool:
+        """Let `job` lead in another lane, if it still waits."""
         with self._gate:
             if job not in self._waiting:
                 return False
             self._waiting.remove(job)
-            self._free -= 1
-            job.leads = True
+            job.lane = self._lanes.overtake()
             return True
 
-    def _lead(self, job: Job) -> None:
+    def _lead(self, job: Job, lane: object) -> None:
         """Carry out `job` and all that wait with it."""
         with self._gate:
             jobs = [job, *(self._waiting.popleft() for _ in range(min(len(self._waiting), LARGEST - 1)))]
@@ -99,18 +127,17 @@ class Combiner:
         except Alone:
             return  # each of them finds that it has no answer
         finally:
-            self._pass_on()
+            self._pass_on(lane)
             for each in jobs[1:]:
                 each.signal.release()
 
-    def _pass_on(self) -> None:
+    def _pass_on(self, lane: object) -> None:
         """Give the lane to the first who waits, or back."""
         with self._gate:
-            if self._free < 0 or not self._waiting:
-                self._free += 1
+            if not self._lanes.end(lane) or not self._waiting:
                 return
             job = self._waiting.popleft()
-            job.leads = True
+            job.lane = self._lanes.begin()
         job.signal.release()
 
 
@@ -120,21 +147,21 @@ class AsyncCombiner:
     def __init__(self, send: Callable[[Sequence[Request]], Awaitable[list[Answers]]]) -> None:
         self._send = send
         self._waiting: deque[Entry] = deque()
-        self._free = LANES
+        self._lanes = Lanes()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self, request: Request) -> Answers:
         """As `Combiner.run`. A write that was cancelled is stored or not when this returns."""
-        if self._free > 0:
-            self._free -= 1
+        lane = self._lanes.begin()
+        if lane is not None:
             try:
                 return (await self._send([request]))[0]
             finally:
-                self._pass_on()
+                self._pass_on(lane)
         loop = asyncio.get_running_loop()
         entry = Entry(request, loop.create_future())
         self._waiting.append(entry)
-        timer = loop.call_later(PATIENCE, self._open_lane, entry)
+        timer = loop.call_later(PATIENCE, self._overtake, entry)
         try:
             answer = await self._settled(entry)
         finally:
@@ -157,32 +184,29 @@ class AsyncCombiner:
             raise cancelled
         return entry.done.result()
 
-    def _open_lane(self, entry: Entry) -> None:
+    def _overtake(self, entry: Entry) -> None:
         if entry in self._waiting:
-            self._free -= 1
-            self._start()
+            self._start(self._lanes.overtake())
 
-    def _pass_on(self) -> None:
-        if self._free < 0 or not self._waiting:
-            self._free += 1
-        else:
-            self._start()
+    def _pass_on(self, lane: object) -> None:
+        if self._lanes.end(lane) and self._waiting:
+            self._start(self._lanes.begin())
 
-    def _start(self) -> None:
+    def _start(self, lane: object) -> None:
         """Carry out all that wait, in a task of its own: who cancels one of them must not cancel the others."""
         batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), LARGEST))]
-        task = asyncio.get_running_loop().create_task(self._carry_out(batch))
+        task = asyncio.get_running_loop().create_task(self._carry_out(batch, lane))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _carry_out(self, batch: Sequence[Entry]) -> None:
+    async def _carry_out(self, batch: Sequence[Entry], lane: object) -> None:
         answers: Sequence[Answers | None] = [None] * len(batch)
         try:
             answers = await self._send([entry.request for entry in batch])
         except Alone:
             return  # each of them finds that it has no answer
         finally:
-            self._pass_on()
+            self._pass_on(lane)
             for entry, answer in zip(batch, answers, strict=True):
                 if not entry.done.done():
                     entry.done.set_result(answer)
