@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import pytest
 import subjects
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 from milepost.testing import FLAVOURS, Flavour, Subject
 from milepost.testing.machine import machine
+from steady import STEADY
 
-LONGER = settings(
-    max_examples=50,
-    stateful_step_count=40,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+LONGER = settings(STEADY, max_examples=50, stateful_step_count=40)
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)

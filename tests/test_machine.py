@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import pytest
 import subjects
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 from milepost.memory import MemoryStore
 from milepost.testing import FLAVOURS, Flavour, Subject
 from milepost.testing.ledger_machine import ledger_machine
 from milepost.testing.machine import machine
 from planted import ledgers, parts, stores
+from steady import STEADY
 
-BOUNDED = settings(
-    max_examples=25,
-    stateful_step_count=30,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+BOUNDED = settings(STEADY, max_examples=25, stateful_step_count=30)
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
