@@ -17,7 +17,7 @@ from milepost.store import Pack, Span
 
 Facet = str | int | float | bool
 Record = list[Any]
-"""One entry of a manifest: its kind, then what `THREAD` to `FORGET` say below."""
+"""One entry of a manifest: its kind, then what `THREAD` to `ENDS` say below."""
 
 MAGIC: Final = b"MPF1"
 HEADER: Final = struct.Struct("<4sQIQII")

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, TypeVar
 
+from langgraph.checkpoint.serde.types import INTERRUPT
 from milepost.callstore import CallPage, CallQuery, CallRow, drawers, owner_of
 from milepost.collector import unhurried
 from milepost.store import (
@@ -35,7 +36,6 @@ T = TypeVar("T")
 _SHUT: Final = frozenset({errno.EACCES, errno.EPERM, errno.EISDIR, errno.ELOOP})
 """What opening one log may fail with that says nothing of the others."""
 
-INTERRUPT: Final = "__interrupt__"
 _CHUNK: Final = 128
 _SEARCHED: Final = 4096
 """How many checkpoints one page of a filtered listing looks at, at least."""

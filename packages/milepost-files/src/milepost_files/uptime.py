@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import os
-import time
 from typing import NamedTuple
+
+from milepost.ticking import ticking
 
 
 class Uptime(NamedTuple):
@@ -20,7 +21,7 @@ class Uptime(NamedTuple):
 def uptime() -> Uptime | None:
     """Now; None on a system that does not tell."""
     run = _run()
-    return None if run is None else Uptime(run, time.clock_gettime(time.CLOCK_BOOTTIME))
+    return None if run is None else Uptime(run, ticking())
 
 
 @functools.cache
@@ -28,7 +29,6 @@ def _run() -> str | None:
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             boot = file.read().strip()
-        time.clock_gettime(time.CLOCK_BOOTTIME)
         return f"{boot}/{os.readlink('/proc/self/ns/time')}"
-    except (OSError, AttributeError):
+    except OSError:
         return None

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
+from langgraph.checkpoint.serde.types import INTERRUPT
 from milepost.fences import Lease
 from milepost.store import Batch, Chart, CheckpointRow, Mark, Outline, Pack, Span, WriteRow
 
@@ -24,8 +25,6 @@ _HEAD: Final = struct.Struct(">BBB8sddddddd")
 _GENERATION: Final = struct.Struct(">q")
 
 NUL: Final = b"\0"
-WAITS: Final = "__interrupt__"
-"""The channel whose pending writes ask somebody something."""
 
 
 class Head(NamedTuple):
@@ -209,7 +208,7 @@ def slot(row: WriteRow) -> bytes:
 
 def flag(row: WriteRow) -> bytes:
     """What a directory says of a write: whether somebody is asked something."""
-    return b"!" if row.channel == WAITS else b"-"
+    return b"!" if row.channel == INTERRUPT else b"-"
 
 
 def write_value(row: WriteRow) -> bytes:

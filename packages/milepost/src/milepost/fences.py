@@ -84,10 +84,9 @@ def lease_lost(thread: str, fence: int, found: int) -> LeaseLost:
 
 def thread_deleted(thread: str, what: str, former: str) -> ThreadDeleted:
     """The error for `what`, which is, or descends from, a checkpoint that the thread had before it was deleted."""
-    own = what == f"checkpoint {former!r}"
     return ThreadDeleted(
-        f"thread {thread!r} was deleted: {what} {'was there' if own else f'descends from its checkpoint {former!r} of'} "
-        "before that, and was not stored. Start a new run on the thread without a checkpoint id.",
+        f"thread {thread!r} was deleted, and its checkpoint {former!r} with it: {what} is of that past, and was not "
+        "stored. Start a new run on the thread without a checkpoint id.",
         thread=thread,
         checkpoint=former,
     )

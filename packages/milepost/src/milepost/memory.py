@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar, cast
 
+from langgraph.checkpoint.serde.types import INTERRUPT
+
 from milepost.errors import Unavailable
 from milepost.fences import NOBODY, Lease, acquired, refuse_moved, released, renewed
 from milepost.memory_calls import MemoryCalls, delete_calls, load_calls, refuse_unsettled_calls
@@ -477,7 +479,7 @@ def _thread_row(name: str, place: Thread, lease: Lease, now: float) -> ThreadRow
     heads = place.heads()
     head = heads.get("" if "" in heads else max(heads, default=""))
     asked = any(
-        write.channel == "__interrupt__"
+        write.channel == INTERRUPT
         for ns, latest in heads.items()
         for write in place.writes.get((ns, latest.id), {}).values()
     )

@@ -344,7 +344,7 @@ class Operations:
                 if boundary := shared.boundary:
                     boundary.put_on(key)
             rests = draft.ancestors if place.id is None else (place.id, *draft.ancestors)
-            shared.pending.refuse_the_late(place.thread, rests, f"checkpoint {draft.id!r}")
+            shared.pending.refuse_the_late(place.thread, draft.id, rests)
             fence = fence_for(shared, place.thread)
             heads = None if shared.heads is None else shared.heads.wanted(place, source)
             if draft.lost:
@@ -404,7 +404,7 @@ class Operations:
             store = await self.open(side)
             space = ns if shared.spaces is None else shared.spaces.known(thread, ns)
             fence = fence_for(shared, thread)
-            shared.pending.refuse_the_late(thread, (id,), f"checkpoint {id!r}")
+            shared.pending.refuse_the_late(thread, id, (id,))
             placed = codec.place_writes(thread, space, id, drafts)
             generation = self._generation(thread, ns, placed.generation)
             answer = await store.put_writes(thread, space, id, placed.rows, generation, fence=fence)

@@ -70,12 +70,12 @@ class Pending:
             with self._lock:
                 self._late.pop((thread, id), None)
 
-    def refuse_the_late(self, thread: str, ids: Iterable[str], what: str) -> None:
-        """Raise `ThreadDeleted` for `what`, which rests on the checkpoints `ids`, if one of them was refused so."""
+    def refuse_the_late(self, thread: str, checkpoint: str, rests: Iterable[str]) -> None:
+        """Raise `ThreadDeleted` for a checkpoint, which rests on those of the ids `rests`, if one of them was refused so."""
         if self._late:
-            for id in ids:
+            for id in rests:
                 if (thread, id) in self._late:
-                    raise thread_deleted(thread, what, id)
+                    raise thread_deleted(thread, f"checkpoint {checkpoint!r}", id)
 
     def begin(self, key: Key, task: str) -> Op:
         """`put_writes` of a task was accepted."""

@@ -1,4 +1,4 @@
-"""Which parts of a thread may go: pure functions from its chart to what stays."""
+"""Which parts of a thread may go: pure functions from its outline to what stays."""
 
 from __future__ import annotations
 

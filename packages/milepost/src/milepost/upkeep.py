@@ -37,8 +37,8 @@ class Hooks:
     function, where maintenance is async.
 
     Nothing is held while a hook runs: a run may go on with the thread, which is then planned anew, or take a lease, and then
-    it is left alone. A hook that raises
-    stops the maintenance of that thread, and what was not handed to `archive` before is still there.
+    it is left alone. A hook that raises stops the maintenance of that thread, and what was not handed to `archive` before
+    is still there.
     """
 
     def before(self, plan: ThreadPlan) -> object:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, cast
 
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
+
 from milepost.places import COUNTERS
 from milepost.schema.changes import Change, NotDeclared
 from milepost.schema.image import (
@@ -159,8 +161,8 @@ def _value(change: Change, channel: str, value: Any, where: str) -> Any:
         return [_send(change, one, change.node(one.node) or one.node, where) if is_send(one) else one for one in value]
     if channel.startswith(JOIN) and starts_of(channel) is not None:
         return _members(change, value)
-    if type(value).__name__ == "_DeltaSnapshot":
-        return type(value)(change.value(channel, value.value))
+    if isinstance(value, _DeltaSnapshot):
+        return _DeltaSnapshot(change.value(channel, value.value))
     return change.value(channel, value)
 
 

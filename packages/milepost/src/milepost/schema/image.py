@@ -6,16 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from langgraph.checkpoint.serde import types
+
 START: Final = "__start__"
 """The channel of a run's input: an update of the state, in the shape of the state."""
-TASKS: Final = "__pregel_tasks"
+TASKS: Final = types.TASKS
 """The channel of pending sends."""
-INTERRUPT: Final = "__interrupt__"
+INTERRUPT: Final = types.INTERRUPT
 NO_WRITES: Final = "__no_writes__"
 SOURCE: Final = "__error_source_node__"
 BRANCH: Final = "branch:to:"
 JOIN: Final = "join:"
-CONTROL: Final = frozenset({"__error__", SOURCE, INTERRUPT, "__resume__", "__scheduled__"})
+CONTROL: Final = frozenset({types.ERROR, SOURCE, INTERRUPT, types.RESUME, types.SCHEDULED})
 """Writes that are about a task, not of its output."""
 
 

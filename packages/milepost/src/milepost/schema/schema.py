@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, Literal, cast
 
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
+
 from milepost.errors import InvalidConfig, SchemaMismatch
 from milepost.schema.carry import carry, carry_update, carry_writes
 from milepost.schema.changes import Change, ClassName, NotDeclared, names, text
@@ -318,9 +320,9 @@ class Schema:
         try:
             for step in verdict.steps:
                 for change in step.changes:
-                    snapshot = type(value).__name__ == "_DeltaSnapshot"
+                    snapshot = isinstance(value, _DeltaSnapshot)
                     new = change.seed(channel, value.value if snapshot else value, str(place))
-                    value = type(value)(new) if snapshot else new
+                    value = _DeltaSnapshot(new) if snapshot else new
                     channel = change.channel(channel) or channel
         except NotDeclared as exc:
             raise self.refusal(place, verdict.version, "cannot be upgraded", str(exc)) from exc

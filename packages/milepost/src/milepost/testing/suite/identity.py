@@ -220,7 +220,7 @@ class Deletion(Behaviours):
         await lab.saver.delete_thread("thread")
         async for saver in lab.views():
             for id in ("a", "b", "c"):
-                with pytest.raises(ThreadDeleted, match=f"checkpoint '{id}' was there before"):
+                with pytest.raises(ThreadDeleted, match=f"its checkpoint '{id}' with it: "):
                     await saver.put(at("thread"), checkpoint(id, {"x": 1}))
             assert await saver.threads() == ()
         # Only what is remembered: a new run on a machine whose clock is behind is no late write.
