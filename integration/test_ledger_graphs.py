@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -537,6 +538,46 @@ async def test_a_key_of_ones_own_serves_without_checkpoints(memory: Saver, flavo
     assert effects.seen == ["a"]
 
 
+async def test_a_call_whose_checkpoint_does_not_become_durable_pauses_the_run(flavour: Flavour) -> None:
+    effects = Effects()
+    with milepost.connect("memory:") as opened:
+        gate = threading.Event()
+
+        async def held(put: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+            # LangGraph puts from a thread, or a task.
+            assert gate.wait(60) if flavour.name == "blocking" else await asyncio.to_thread(gate.wait, 60)
+            return await put(*arguments, **options)
+
+        saver = Saver(cast("Backend", Tampered(opened.backend, "put", held)))
+        graph = hand_built(saver, Opening(saver, gate), [effects.tool()], [asks("a")])
+        paused = await flavour.invoke(graph, GO, ONE, durability="async")
+        (question,) = paused["__interrupt__"]
+        assert (question.value["kind"], question.value["choices"]) == ("BarrierTimeout", [])
+        assert effects.seen == []
+        assert texts(await flavour.invoke(graph, None, ONE)) == ["charged a"]
+    assert effects.seen == ["a"]
+
+
+class Opening(Ledger):
+    """A ledger that does not wait for checkpoints, and lets them go when it has been asked for a call."""
+
+    def __init__(self, saver: Saver, gate: threading.Event) -> None:
+        super().__init__(saver, barrier_timeout=0)
+        self._gate = gate
+
+    def wrap_tool_call(self, request: Any, execute: Any) -> Any:
+        try:
+            return super().wrap_tool_call(request, execute)
+        finally:
+            self._gate.set()
+
+    async def awrap_tool_call(self, request: Any, execute: Any) -> Any:
+        try:
+            return await super().awrap_tool_call(request, execute)
+        finally:
+            self._gate.set()
+
+
 @pytest.mark.parametrize("mode", ["sync", "async"])
 async def test_a_key_of_global_scope_is_performed_once_in_all_threads(
     memory: Saver, flavour: Flavour, mode: Durability
@@ -895,7 +936,13 @@ async def test_a_store_that_fails_stops_the_run_and_nothing_is_performed_twice(
 ) -> None:
     effects = Effects()
     with milepost.connect("memory:") as opened:
-        failing = Failing(opened.backend, verb, applied_first=applied_first)
+
+        async def unanswered(operation: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+            if applied_first:
+                await operation(*arguments, **options)
+            raise Unavailable("unreachable", backend="memory", op=verb)
+
+        failing = Tampered(opened.backend, verb, unanswered)
         saver = Saver(cast("Backend", failing))
         graph = hand_built(saver, Ledger(saver, lease=0.05), [effects.tool()], [asks("a")], handle=True)
         with pytest.raises(MilepostError, match="unreachable"):
@@ -906,34 +953,29 @@ async def test_a_store_that_fails_stops_the_run_and_nothing_is_performed_twice(
     assert effects.seen == ["a"]
 
 
-class Failing:
-    """A backend, one verb of whose stores is not answered."""
+class Tampered:
+    """A backend, one verb of whose stores is carried out by `tamper`, which is given it."""
 
-    def __init__(self, backend: Backend, verb: str, *, applied_first: bool) -> None:
+    def __init__(self, backend: Backend, verb: str, tamper: Callable[..., Any]) -> None:
         self._backend = backend
         self.verb = verb
-        self._applied_first = applied_first
+        self.tamper = tamper
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
 
     def blocking(self) -> Any:
-        return _FailingStore(self, self._backend.blocking())
+        return _TamperedStore(self, self._backend.blocking())
 
     def asynchronous(self) -> Any:
-        return _FailingStore(self, self._backend.asynchronous())
-
-    async def fail(self, verb: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        if self._applied_first:
-            await verb(*arguments, **options)
-        raise Unavailable("unreachable", backend="memory", op=self.verb)
+        return _TamperedStore(self, self._backend.asynchronous())
 
 
-class _FailingStore:
-    def __init__(self, failing: Failing, store: Any) -> None:
-        self._failing = failing
+class _TamperedStore:
+    def __init__(self, backend: Tampered, store: Any) -> None:
+        self._backend = backend
         self._store = store
 
     def __getattr__(self, name: str) -> Any:
         verb = getattr(self._store, name)
-        return partial(self._failing.fail, verb) if name == self._failing.verb else verb
+        return partial(self._backend.tamper, verb) if name == self._backend.verb else verb

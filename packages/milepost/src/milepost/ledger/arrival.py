@@ -346,11 +346,14 @@ class Arrival(Basis):
                         boundary.committed(key)
                         break
                     if left <= 0:
-                        raise BarrierTimeout(
-                            f"{plan.info.tool!r} was not performed: checkpoint {key[2]!r} of thread {thread!r}, from "
-                            f"which its task started, was not stored within {self.settings.barrier_timeout:g} s",
+                        raise self.pause(
+                            BarrierTimeout,
+                            plan,
+                            None,
+                            f"checkpoint {key[2]!r}, from which its task started, was not stored within "
+                            f"{self.settings.barrier_timeout:g} s, so nothing durable asks for it",
+                            choices=(),
                             missing=key,
-                            **facts(plan),
                         )
                     pause = min(look, left)
                     await hands.until(done, pause)

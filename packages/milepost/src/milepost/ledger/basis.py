@@ -294,31 +294,35 @@ class Basis:
         self,
         kind: type[CallPaused],
         plan: Plan,
-        record: CallRecord,
+        record: CallRecord | None,
         why: str,
         choices: tuple[str, ...] = ("applied", "not_applied"),
         **more: Any,
     ) -> CallPaused:
-        id = pause_id(plan.home, plan.key)
-        if "not_applied" in choices:
-            way = f"Settle it with Ledger.resolve({record.key!r}, …), then run the thread again."
+        """A pause at the call of `plan`, of which `record` was found."""
+        id, key = pause_id(plan.home, plan.key), plan.key if record is None else record.key
+        if not choices:
+            way = "Run the thread again later."
+        elif "not_applied" in choices:
+            way = f"Settle it with Ledger.resolve({key!r}, …), then run the thread again."
         else:
             way = f"Resume the run with Command(resume={{{id!r}: {' or '.join(map(repr, choices))}}})."
         payload = {
             "kind": kind.__name__,
             "tool": plan.info.tool,
             "arguments": plan.info.arguments,
-            "key": record.key,
+            "key": key,
             "thread": plan.request.thread,
-            "state": record.state,
-            "started": record.started,
-            "updated": record.updated,
-            "attempt": record.attempt,
+            "state": None if record is None else record.state,
+            "started": None if record is None else record.started,
+            "updated": None if record is None else record.updated,
+            "attempt": 0 if record is None else record.attempt,
             "why": why,
             "choices": list(choices),
         }
         return kind(
-            f"the call of {plan.info.tool!r} in thread {plan.request.thread!r} waits for a person: {why}. {way}",
+            f"the call of {plan.info.tool!r} in thread {plan.request.thread!r} waits"
+            f"{' for a person' if choices else ''}: {why}. {way}",
             **facts(plan),
             **more,
             id=id,

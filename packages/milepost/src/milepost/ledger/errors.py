@@ -32,10 +32,6 @@ class CallSuperseded(CallStopped):
     """Another worker has taken the call over: this attempt must not act any more, and its result does not count."""
 
 
-class BarrierTimeout(CallStopped):
-    """The checkpoint that the task started from did not become durable in time. Facts: ``missing``."""
-
-
 class NotDurable(CallStopped):
     """With durability "exit" nothing is stored before the effect: use another mode, or a key of your own."""
 
@@ -64,7 +60,7 @@ class LedgerError(CallStopped):
 
 
 class CallPaused(CallStopped, GraphInterrupt):
-    """The run pauses until a person has decided. LangGraph stores it as an interrupt.
+    """The run pauses, mostly until a person has decided. LangGraph stores it as an interrupt.
 
     Facts: also ``payload`` (what the person is shown) and ``id`` (of the interrupt).
     """
@@ -77,6 +73,11 @@ class CallPaused(CallStopped, GraphInterrupt):
 
 class CallInDoubt(CallPaused):
     """Nobody knows whether the effect took place. `Ledger.resolve` it, then resume the run."""
+
+
+class BarrierTimeout(CallPaused):
+    """The checkpoint that the task started from did not become durable in time. Nothing was recorded: resume the run when
+    the store answers again. Facts: ``missing``."""
 
 
 class PayloadMismatch(CallPaused):
