@@ -67,7 +67,7 @@ def test_an_agent_that_is_killed_over_and_over_misses_nothing(tmp_path: Path) ->
     assert cell(done.stdout, "approval") == "books closed"
     assert len(effects_of(tmp_path)) == 121
     assert len(set(effects_of(tmp_path))) == 121
-    assert cell(done.stdout, "effects in the outside world") == "121"
+    assert cell(done.stdout, "effects, closing the books too") == "121"
     assert cell(done.stdout, "effects repeated") == "0"
     assert int(cell(done.stdout, "calls answered by the ledger")) >= 0
     assert sorted(p.name for p in (tmp_path / "milepost-demo").iterdir() if p.suffix == ".err") == []
@@ -79,7 +79,7 @@ def test_without_the_ledger_it_shows_both_ways_in_one_table(tmp_path: Path) -> N
     without, with_it = map(effects_in, world_logs(tmp_path))
     repeated = len(without) - len(set(without))
     assert len(with_it) == len(set(with_it)) == 121
-    assert re.search(rf"│ effects in the outside world\s*│\s*{len(without)} │\s*121 │", done.stdout), done.stdout
+    assert re.search(rf"│ effects, closing the books too\s*│\s*{len(without)} │\s*121 │", done.stdout), done.stdout
     assert re.search(rf"│ effects repeated\s*│\s*{repeated} │\s*0 │", done.stdout), done.stdout
     assert "approve, as before" in done.stdout
     assert done.stdout.count("SIGKILL to worker") == 6

@@ -74,7 +74,7 @@ def _cells(outcome: Outcome) -> dict[str, str]:
     cells = {
         "records settled rightly": f"{audit.settled:,} of {plan.records:,}",
         "worker processes": f"{outcome.runs}, {len(outcome.kills)} killed",
-        "effects in the outside world": f"{audit.effects:,}",
+        "effects, closing the books too" if outcome.approved else "effects": f"{audit.effects:,}",
         "effects repeated": f"{audit.repeated.total():,}",
     }
     if plan.ledger:
