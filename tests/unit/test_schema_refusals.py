@@ -131,12 +131,12 @@ def test_an_object_as_input_is_carried_over_by_field(value: Any, found: Any) -> 
     assert _upgraded(_image(__start__=value), ms.drop_channel("x")).values["__start__"] == value
 
 
-@pytest.mark.parametrize("change", [RENAME, ms.drop_channel("a"), ms.map_channel("a", str)])
+@pytest.mark.parametrize("change", [RENAME, ms.drop_channel("a"), ms.map_channel("a", str), ms.map_state(dict)])
 @pytest.mark.parametrize("value", [Data(5), Model(a=5), Pair(5)])
 def test_an_object_as_argument_is_refused(value: Any, change: Change) -> None:
     name = type(value).__name__
     with pytest.raises(
-        SchemaMismatch, match=f"Send to node 'n' whose argument is a {name}, and an upgrade changes its 'a'"
+        SchemaMismatch, match=f"Send to node 'n' whose argument is a {name}, and an upgrade changes its .*'a'"
     ):
         _upgraded(_image(__pregel_tasks=[Send("n", value)]), change)
     with pytest.raises(SchemaMismatch, match=f"whose argument is a {name}"):
@@ -156,6 +156,29 @@ def test_a_free_function_for_writes_gives_pairs() -> None:
     no_pairs: Any = [1]
     with pytest.raises(SchemaMismatch, match="for writes raised"):
         _upgraded(_image(), ms.map_state(dict, writes=lambda *_: no_pairs), writes=(_write("a"),))
+
+
+def test_a_free_function_says_what_becomes_of_inputs_and_of_arguments() -> None:
+    def writes(channel: str, value: Any) -> list[tuple[str, Any]]:
+        return [] if channel == "gone" else [("b", value), ("c", 0)]
+
+    says = ms.map_state(dict, writes=writes)
+    assert _upgraded(_image(__start__={"a": 1, "gone": 2}), says).values["__start__"] == {"b": 1, "c": 0}
+    (send,) = _upgraded(_image(__pregel_tasks=[Send("n", {"a": 1})]), says).values["__pregel_tasks"]
+    assert send.arg == {"b": 1, "c": 0}
+
+
+@pytest.mark.parametrize(
+    "holds", [{"__start__": {"a": 1}}, {"__start__": Data(5)}, {"__pregel_tasks": [Send("n", {"a": 1})]}]
+)
+def test_a_free_function_that_does_not_say_so_is_refused(holds: dict[str, Any]) -> None:
+    with pytest.raises(
+        SchemaMismatch, match=r"(the input|the argument of a Send) of checkpoint .* holds a write to .*'a'"
+    ):
+        _upgraded(_image(**holds), ms.map_state(dict))
+    twice = ms.map_state(dict, writes=lambda _, value: [("b", value), ("b", value)])
+    with pytest.raises(SchemaMismatch, match="becomes two values for 'b'"):
+        _upgraded(_image(**holds), twice)
 
 
 def test_an_object_whose_class_has_changed_in_place_is_refused() -> None:

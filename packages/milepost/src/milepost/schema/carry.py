@@ -154,7 +154,7 @@ def _values(change: Change, image: Image) -> None:
 
 def _value(change: Change, channel: str, value: Any, where: str) -> Any:
     if channel == START:
-        return _inputs(change, _entered(change, value, where), where)
+        return _inputs(change, _entered(change, value, where), f"the input of {where}")
     if channel == TASKS and isinstance(value, list):
         # A send to a node that is no more stays at its place: LangGraph passes it over, and the others are known by
         # their number.
@@ -170,14 +170,16 @@ def _inputs(change: Change, value: Any, where: str) -> Any:
     """An update of the state by key."""
     if not isinstance(value, dict):
         return value
-    now = _apart(change, (key for key in value if isinstance(key, str)), where)
+    _apart(change, (key for key in value if isinstance(key, str)), where)
     carried: dict[Any, Any] = copy.copy(value)  # of its own class, such as OrderedDict
     carried.clear()
     for key, one in value.items():
-        if not isinstance(key, str):
-            carried[key] = one
-        elif (name := now.get(key, change.channel(key))) is not None:
-            carried[name] = change.update(key, one)
+        for name, new in change.updates(key, one, where) if isinstance(key, str) else ((key, one),):
+            if name in carried:
+                raise NotDeclared(
+                    f"{where} becomes two values for {name!r} by an upgrade: which one counts, nothing says"
+                )
+            carried[name] = new
     return carried
 
 
@@ -207,7 +209,7 @@ def _send(change: Change, send: Any, node: str, where: str) -> Any:
         )
     renamed = copy.copy(send)
     renamed.node = node
-    renamed.arg = _inputs(change, send.arg, where)
+    renamed.arg = _inputs(change, send.arg, f"the argument of a Send of {where}")
     return renamed
 
 
@@ -231,7 +233,7 @@ def _check_class(change: Change, value: Any, what: str) -> None:
 
 
 def _concerns(change: Change, name: str) -> bool:
-    return change.channel(name) != name or name in change.maps
+    return change.whole or change.channel(name) != name or name in change.maps
 
 
 def _members(change: Change, value: Any) -> Any:

@@ -331,7 +331,8 @@ def map_state(
 
     It sees the keys that have a value in the checkpoint (the snapshot of a delta channel as LangGraph keeps it). What
     tasks have written and no step has taken up yet is given to `writes`, one write at a time, which returns what is
-    written instead; without it, a checkpoint with such writes is refused.
+    written instead; so is each key of the input of a run that has not begun, and of the argument of a pending send.
+    Without it, a checkpoint with any of these is refused.
     """
     return _MapState(_function(function, "function"), None if writes is None else _function(writes, "writes"))
 
