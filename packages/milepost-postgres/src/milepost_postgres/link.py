@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
+from milepost.collector import unhurried
 from psycopg import AsyncConnection, Connection, errors
 from psycopg.abc import PQGen
 from psycopg.adapt import Transformer
@@ -88,7 +89,8 @@ class Line:
     def _load(self, result: PGresult) -> list[Row]:
         if result.status == ExecStatus.TUPLES_OK:
             self._rows.set_pgresult(result)
-            return self._rows.load_rows(0, result.ntuples, tuple)
+            with unhurried(result.ntuples):
+                return self._rows.load_rows(0, result.ntuples, tuple)
         if result.status == ExecStatus.COMMAND_OK:
             return []
         # Somebody may have discarded what was prepared.

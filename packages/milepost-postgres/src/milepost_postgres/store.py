@@ -9,6 +9,7 @@ from itertools import starmap
 from typing import Any, cast
 
 from milepost.callstore import CallAnswer, CallChange, CallPage, CallQuery, unsettled
+from milepost.collector import unhurried
 from milepost.errors import Conflict
 from milepost.fences import Lease, head_moved, thread_deleted
 from milepost.store import (
@@ -382,12 +383,14 @@ class PostgresStore:
 
     def _snapshots(self, found: _Found, thread_of: Callable[[Row], str]) -> list[Snapshot]:
         writes: dict[int, list[WriteRow]] = {}
-        for row in found.kinds[WRITE]:
-            writes.setdefault(row.ref, []).append(wire.write(row))
-        return [
-            Snapshot(thread_of(row), wire.checkpoint(row), tuple(writes.get(row.ref, ())), self._told(row.b))
-            for row in sorted(found.kinds[CHECKPOINT], key=lambda row: row.ref)
-        ]
+        rows = found.kinds[CHECKPOINT]
+        with unhurried(len(found.kinds[WRITE]) + len(rows)):
+            for row in found.kinds[WRITE]:
+                writes.setdefault(row.ref, []).append(wire.write(row))
+            return [
+                Snapshot(thread_of(row), wire.checkpoint(row), tuple(writes.get(row.ref, ())), self._told(row.b))
+                for row in sorted(rows, key=lambda row: row.ref)
+            ]
 
     def _writer(
         self, thread: str, generation: int | None, fence: int | None, named: Iterable[str], own: str | None = None
@@ -425,7 +428,9 @@ class PostgresStore:
         return await self._rows(op, self._queries[name].step(parameters))
 
     async def _rows(self, op: str, step: Step) -> list[Row]:
-        return list(starmap(Row, await self._answer(op, step)))
+        answer = await self._answer(op, step)
+        with unhurried(len(answer)):
+            return list(starmap(Row, answer))
 
     async def _answer(self, op: str, step: Step) -> Sequence[tuple[Any, ...]]:
         return (await self._answers(Request(op, (step,))))[0]
@@ -454,7 +459,8 @@ class _Found:
     def packs_of(self, key: int | None) -> list[Pack]:
         """The packs of the thread with this key, each once; with None, all."""
         rows = self.kinds[PACK]
-        return list({(row.a, row.b): wire.pack(row) for row in rows if key is None or row.ref == key}.values())
+        with unhurried(len(rows)):
+            return list({(row.a, row.b): wire.pack(row) for row in rows if key is None or row.ref == key}.values())
 
 
 class _Given:
