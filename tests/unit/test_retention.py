@@ -17,6 +17,7 @@ from milepost.flavour import run
 from milepost.memory import MemoryBackend
 from milepost.retention import Retention
 from milepost.saver import Saver
+from milepost.store import Mark
 from milepost.testing.chain import Chain, at, id_of
 from milepost.testing.lab import Face
 from milepost.testing.same import assert_same
@@ -139,8 +140,11 @@ def expected(past: Past, policies: Sequence[Retention], now: float) -> set[tuple
             yield from (place for place in alive if past.at[place] >= now - seconds(policy.keep_for, ""))
         for age, interval in policy.thin:
             buckets: dict[int, tuple[str, str]] = {}
+            oldest = min(
+                (seconds(more, "") for more, _ in policy.thin if seconds(more, "") > seconds(age, "")), default=None
+            )
             for place in reversed(alive):
-                if past.at[place] < now - seconds(age, ""):
+                if past.at[place] < now - seconds(age, "") and (oldest is None or past.at[place] >= now - oldest):
                     buckets[int(past.at[place] // seconds(interval, ""))] = place
             yield from buckets.values()
         yield from alive[:1]
@@ -192,6 +196,25 @@ def expected(past: Past, policies: Sequence[Retention], now: float) -> set[tuple
                 kept |= {before[0]} if before and not space else set()
     settle()
     return kept
+
+
+def test_each_pair_thins_what_is_older_than_its_age_and_not_than_the_next() -> None:
+    hour, day, now = 3600.0, 86400.0, 300 * 86400.0
+    # Six an hour: three days' worth that are over 90 days old, and one day's that are over 7.
+    times = [
+        start + tenth * 600
+        for start, days in ((now - 100 * day, 3), (now - 20 * day, 1))
+        for tenth in range(days * 144)
+    ]
+    rows = [Mark("", f"{number:06}", None, f"{number:06}", at, 1, False) for number, at in enumerate(times)][::-1]
+    kept = list(Retention(thin=[("90d", "1d"), ("7d", "1h")]).chosen(rows, now))
+    assert [row.at for row in kept if row.at > now - 90 * day] == [
+        now - 19 * day - 600 - hour * back for back in range(24)
+    ]
+    assert [row.at for row in kept if row.at < now - 90 * day] == [
+        now - 97 * day - 600 - day * back for back in range(3)
+    ]
+    assert list(Retention(thin=[("7d", "1h"), ("90d", "1d")]).chosen(kept, now)) == kept
 
 
 one_policy = st.builds(

@@ -47,7 +47,7 @@ class Retention:
     keep_for: Duration | None = None
     """Those put within this time."""
     thin: Sequence[tuple[Duration, Duration]] = ()
-    """Pairs (age, interval): of those older than `age` the newest of each `interval`."""
+    """Pairs (age, interval): of those older than `age`, and not than the next age, the newest of each `interval`."""
     keep_waiting: bool = True
     """Those that have pending writes and no child: somebody is asked something there, or a step is half done. And
     threads with such a checkpoint, however idle they are."""
@@ -103,15 +103,16 @@ class Retention:
             yield from rows[:last]
             return
         since = now if self.keep_for is None else now - seconds(self.keep_for, "keep_for")
-        thin = [(seconds(age, "thin"), seconds(interval, "thin")) for age, interval in self.thin]
-        taken: set[tuple[int, int]] = set()
+        thin = sorted(((seconds(age, "thin"), -seconds(interval, "thin")) for age, interval in self.thin), reverse=True)
+        taken: set[tuple[float, int]] = set()
         for number, row in enumerate(rows):
-            # The newest of each interval, so that a later run finds the same one there.
-            marks = {
-                (at, int(row.at // interval)) for at, (age, interval) in enumerate(thin) if row.at < now - age
-            } - taken
-            taken |= marks
-            if number < last or (self.keep_for is not None and row.at >= since) or marks:
+            thinned = False
+            if tier := next((tier for tier in thin if row.at < now - tier[0]), None):
+                # The newest of each interval, so that a later run finds the same one there.
+                mark = tier[0], int(row.at // -tier[1])
+                thinned = mark not in taken
+                taken.add(mark)
+            if number < last or (self.keep_for is not None and row.at >= since) or thinned:
                 yield row
 
 
