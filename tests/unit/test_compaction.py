@@ -76,6 +76,20 @@ def test_what_trimming_leaves(seed: int, length: int, limit: dict[str, Any]) -> 
         assert not [one for one in newest if one not in kept], "what is to be answered went"
 
 
+def test_a_call_whose_id_is_used_again_has_no_result_by_that() -> None:
+    def call(id: str) -> AIMessage:
+        return AIMessage("", tool_calls=[{"name": "tool", "args": {}, "id": "x", "type": "tool_call"}], id=id)
+
+    asked, unanswered, answered = HumanMessage("go", id="1"), call("2"), call("4")
+    later, result, end = (
+        HumanMessage("again", id="3"),
+        ToolMessage("done", tool_call_id="x", id="5"),
+        HumanMessage("end", id="6"),
+    )
+    changed: Any = trim_messages(last=2)({"messages": [asked, unanswered, later, answered, result, end]}, CONTEXT)
+    assert changed == {"messages": [unanswered, end]}
+
+
 def test_as_much_stays_as_may() -> None:
     messages = [HumanMessage(f"{number}", id=str(number)) for number in range(10)]
     for last in range(1, 12):

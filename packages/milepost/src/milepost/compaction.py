@@ -100,10 +100,7 @@ def _weight(message: BaseMessage) -> int:
 
 def _units(messages: Sequence[BaseMessage]) -> list[tuple[list[BaseMessage], bool]]:
     """Messages that stay and go together, and whether they must stay: a call with its results, whatever lies between."""
-    results: dict[str | None, int] = {}
-    for at, message in enumerate(messages):
-        if isinstance(message, ToolMessage):
-            results[message.tool_call_id] = at
+    results = _results(messages)
     units: list[tuple[list[BaseMessage], bool]] = []
     at = 0
     while at < len(messages):
@@ -111,7 +108,9 @@ def _units(messages: Sequence[BaseMessage]) -> list[tuple[list[BaseMessage], boo
         while at < end:
             message = messages[at]
             places = (
-                [results.get(call["id"], -1) for call in message.tool_calls] if isinstance(message, AIMessage) else []
+                [results.get((at, call["id"]), -1) for call in message.tool_calls]
+                if isinstance(message, AIMessage)
+                else []
             )
             end = max(end, *(place + 1 for place in places), at + 1)
             # A call that has no result yet.
@@ -119,6 +118,19 @@ def _units(messages: Sequence[BaseMessage]) -> list[tuple[list[BaseMessage], boo
             at += 1
         units.append((list(messages[start:end]), must_stay))
     return units
+
+
+def _results(messages: Sequence[BaseMessage]) -> dict[tuple[int, str | None], int]:
+    """Where the last result of a call is, by the place of its message and its id. A provider may use an id again: a result
+    is that of the latest call before it."""
+    called: dict[str | None, int] = {}
+    results: dict[tuple[int, str | None], int] = {}
+    for at, message in enumerate(messages):
+        if isinstance(message, AIMessage):
+            called.update((call["id"], at) for call in message.tool_calls)
+        elif isinstance(message, ToolMessage) and message.tool_call_id in called:
+            results[called[message.tool_call_id], message.tool_call_id] = at
+    return results
 
 
 def _newest(units: Sequence[tuple[Sequence[BaseMessage], bool]]) -> set[int]:
