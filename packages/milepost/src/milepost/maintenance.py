@@ -397,15 +397,15 @@ class Progress:
     now: Amount
 
 
-Archive = Callable[[Drop], Awaitable[bool]]
-"""Whether what is about to go with a step was taken."""
+Ready = Callable[[Drop], Awaitable[bool]]
+"""Whether a step may be done."""
 
 
-async def carry_out(store: Store, plan: ThreadPlan, archive: Archive | None = None) -> Progress:
+async def carry_out(store: Store, plan: ThreadPlan, ready: Ready | None = None) -> Progress:
     """Do what `plan` says, step by step; each leaves a thread that is whole. Stops when the thread is not as planned.
 
     Each step names the state that the one before left, so that nobody else's write goes unnoticed, and the thread need not
-    be read again. `archive` is awaited before each step with what is about to go.
+    be read again. `ready` is awaited before each step.
     """
     token: str | None = plan.token
     gone, now, stored = 0, plan.before, frozenset(plan.checkpoints)
@@ -414,7 +414,7 @@ async def carry_out(store: Store, plan: ThreadPlan, archive: Archive | None = No
     for number, step in enumerate(plan.steps):
         if not token:
             return Progress(False, gone, now)
-        if archive is not None and step.checkpoints and not await archive(step):
+        if ready is not None and not await ready(step):
             return Progress(False, gone, now)
         token = await store.drop(plan.thread, step, token)
         last = number + 1 == len(plan.steps)

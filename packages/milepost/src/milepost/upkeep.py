@@ -14,7 +14,7 @@ from milepost.codec import Codec
 from milepost.codec.calls import CallInfo, about_call
 from milepost.compacting import Compacted, Compaction, History, compacted
 from milepost.errors import InvalidConfig, Unavailable
-from milepost.maintenance import Amount, Archive, ThreadPlan, by_policy, carry_out, plan_thread
+from milepost.maintenance import Amount, Ready, ThreadPlan, by_policy, carry_out, plan_thread
 from milepost.observe import Watch, log, thread_hash
 from milepost.pending import running_loop
 from milepost.places import ATTACHMENTS
@@ -286,7 +286,7 @@ class _Job:
             if order.dry_run:
                 self._gone, self._now, self._compacted = len(plan.checkpoints), plan.after, plan.compacted
                 return self.report("changed", deleted=plan.deleted)
-            progress = await carry_out(self._store, plan, self._archiver(plan, held) if archives else None)
+            progress = await carry_out(self._store, plan, self._readiness(plan, held, archives=archives))
             self._gone += progress.gone
             self._now = progress.now
             if progress.done:
@@ -328,20 +328,26 @@ class _Job:
         wanted = compact if order.compaction.compactors else None
         return await plan_thread(self._store, self._codec, self.thread, choose, merge=order.merge, compact=wanted)
 
-    def _archiver(self, plan: ThreadPlan, held: Collection[Place] | None) -> Archive:
-        """Has the hook take what a step deletes, and with the first step what any message may name."""
+    def _readiness(self, plan: ThreadPlan, held: Collection[Place] | None, *, archives: bool) -> Ready:
+        """Has the hook take what a step deletes, and with the first step what any message may name; and sees whether the
+        thread is still free, which a lease or a call that begins between two steps leaves to be asked."""
         beside = [(ATTACHMENTS, address) for address in plan.attachments]
+        asked = True  # right before the first step
 
-        async def archive(step: Drop) -> bool:
-            nonlocal beside
-            hooks = self.order.hooks
-            with hooks.archiving(self.thread):
-                batch = await batch_of(self._store, self.thread, {*step.checkpoints, *beside})
-                taken = await called(hooks.archive(self.thread, batch))
-            beside = []
-            return taken is not False and await self._free(held)
+        async def ready(step: Drop) -> bool:
+            nonlocal beside, asked
+            if archives and step.checkpoints:
+                hooks = self.order.hooks
+                with hooks.archiving(self.thread):
+                    batch = await batch_of(self._store, self.thread, {*step.checkpoints, *beside})
+                    taken = await called(hooks.archive(self.thread, batch))
+                beside, asked = [], False
+                if taken is False:
+                    return False
+            known, asked = asked, False
+            return known or await self._free(held)
 
-        return archive
+        return ready
 
     def report(self, outcome: Outcome, *, deleted: bool = False, error: str = "") -> ThreadReport:
         before = self._before or Amount()

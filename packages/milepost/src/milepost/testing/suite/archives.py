@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import HumanMessage, ToolMessage
 
+from milepost import maintenance
 from milepost.archive import ArchiveFolder, frames
 from milepost.compaction import offload_large, trim_messages
 from milepost.errors import Conflict, Corrupt, InvalidConfig
@@ -85,6 +86,34 @@ class Guarded(Behaviours):
 
         await lab.saver.maintain(Retention(keep_last=1), hooks=_Meanwhile(lab, which, begin))
         assert await chain.ids() == ["0006", "0003"]
+
+    @needs("ledger")
+    @pytest.mark.parametrize("begins", ["a lease", "a call"])
+    async def test_what_begins_between_two_steps(self, lab: Lab, begins: str) -> None:
+        chain, worker, store = await grown(lab.saver, steps=20), Worker(lab), type(lab.store)
+        drop, left = store.drop, list[str]()
+        async with AsyncExitStack() as stack:
+
+            async def once(self: Any, *arguments: Any) -> Any:
+                token = await drop(self, *arguments)
+                if not left:
+                    left.extend(await chain.ids())
+                    if begins == "a lease":
+                        await stack.enter_async_context(lab.saver.lease("thread"))
+                    else:
+                        await worker.run(wants(checkpoints=(("", left[-1]),)))
+                return token
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(maintenance, "STEP", 8)
+                patch.setattr(store, "drop", once)
+                report = await lab.saver.maintain(Retention(keep_last=2))
+            assert 2 < len(left) < 20
+            if begins == "a lease":
+                assert [one.outcome for one in report.threads] == ["leased"]
+                assert await chain.ids() == left
+            else:
+                assert await chain.ids() == ["0020", "0019", left[-1]]
 
     @needs("ledger")
     async def test_what_an_unsettled_call_may_need(self, lab: Lab) -> None:
