@@ -42,7 +42,7 @@ child = StateGraph(Child).add_node("in", lambda _: {{}}).add_edge(START, "in").c
 graph = (
     StateGraph(State)
     .add_node("{node}", lambda _: {{}})
-    .add_node("child", child)
+    .add_node("{child}", child)
     .add_edge(START, "{node}")
     .compile()
 )
@@ -65,9 +65,12 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
         upgrades: str = "[]",
         node: str = "ask",
         unstamped: str = "None",
+        child: str = "child",
     ) -> str:
         name = f"release_{next(_numbers)}"
-        text = GRAPH.format(fields=fields, version=version, upgrades=upgrades, node=node, unstamped=unstamped)
+        text = GRAPH.format(
+            fields=fields, version=version, upgrades=upgrades, node=node, unstamped=unstamped, child=child
+        )
         (tmp_path / f"{name}.py").write_text(text, "utf-8")
         return name
 
@@ -142,6 +145,7 @@ def test_what_changed_and_was_not_declared(
         ("a: int; b: str", "approve", "rename_node('ask', 'approve')"),
         ("a: int; b: str", "other", "drop_node('ask', to='other')"),
         ("x: bytes", "ask", "map_state(dict)"),
+        ("x: bytes", "other", "map_state(dict), rename_node('ask', 'other')"),
     ],
 )
 def test_what_was_declared(module: Write, fields: str, node: str, change: str) -> None:
@@ -150,6 +154,38 @@ def test_what_was_declared(module: Write, fields: str, node: str, change: str) -
     assert _check(name, "--update") == 0
     assert json.loads(Path("b.json").read_text("utf-8"))["namespaces"][""]["version"] == 2
     assert _check(module()) == 1
+
+
+@pytest.mark.parametrize(
+    ("child", "change", "code"),
+    [
+        ("young", "rename_node('child', 'young')", 0),
+        ("young", "rename_node('child', 'kid'), rename_node('kid', 'young')", 0),
+        ("young", "drop_node('child', to='young')", 0),
+        ("young", "drop_node('child')", 0),
+        ("young", "rename_node('child', 'other')", 1),
+        ("young", "map_state(dict)", 1),
+        ("child", "drop_node('child', to='ask')", 0),
+    ],
+)
+def test_a_subgraph_is_known_by_what_became_of_its_node(
+    module: Write, capsys: pytest.CaptureFixture[str], child: str, change: str, code: int
+) -> None:
+    assert _check(module(), "--update") == 0
+    capsys.readouterr()
+    assert _check(module(version=2, upgrades=f"[Step(1, 2, {change})]", child=child), "--update") == code
+    assert ("namespace 'child':\n  - it is gone" in capsys.readouterr().out) == bool(code)
+    assert ("young" in Path("b.json").read_text("utf-8")) == (not code and child == "young")
+
+
+def test_a_node_that_vanished_is_not_accounted_for_by_what_happens_to_the_state(
+    module: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _check(module(), "--update") == 0
+    assert _check(module("x: bytes", version=2, node="other", upgrades="[Step(1, 2, map_state(dict))]")) == 1
+    told = capsys.readouterr().out
+    assert "node 'ask' vanished" in told
+    assert "channel" not in told.partition("A draft")[0]
 
 
 def test_graphs_and_schemas_in_other_forms(module: Write, capsys: pytest.CaptureFixture[str]) -> None:
@@ -205,7 +241,7 @@ def test_a_record_that_cannot_be_read_or_written(module: Write, capsys: pytest.C
         assert said in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2, "namespaces": {}}', '{"format": 1, "namespaces": []}'])
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 3, "namespaces": {}}', '{"format": 1, "namespaces": []}'])
 def test_a_record_that_is_none(module: Write, capsys: pytest.CaptureFixture[str], text: str) -> None:
     name = module()
     Path("b.json").write_text(text, "utf-8")

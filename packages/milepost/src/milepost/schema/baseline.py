@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
 
 from milepost.errors import InvalidConfig
 from milepost.schema.changes import Change
-from milepost.schema.schema import Schema, Schemas, Step
-from milepost.schema.shape import Shape
+from milepost.schema.schema import Schema, Schemas, Step, Verdict, classes_of
+from milepost.schema.shape import Shape, spellings
 
-_FORMAT: Final = 1
+_FORMAT: Final = 2
+"""Format 1 has the types as `Shape.former` puts them in words."""
 _END: Final = frozenset({"__start__", "__end__"})
+_GONE: Final = "it is gone: threads that wait in it cannot go on"
+_SAY: Final = ". Say what became of node {!r}, with rename_node or drop_node in the schema of the namespace it was in"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,8 @@ class Record:
     """Channel -> type and reducer, in words."""
     nodes: tuple[str, ...] | None = None
     """None where only the state is known."""
+    former: Mapping[str, str] = field(default_factory=dict)
+    """The channels as format 1 puts them in words. A baseline has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +55,7 @@ class Release:
     records: Mapping[str, Record]
     schemas: Mapping[str, Schema] = field(default_factory=dict)
     """Those that were declared. A baseline has none."""
+    format: int = _FORMAT
 
     @classmethod
     def of(
@@ -56,7 +63,10 @@ class Release:
     ) -> Release:
         """From the declared schemas, and what is known of the graph: namespace -> name of the state, shape, nodes."""
         declared = schemas.by_ns if schemas else {}
-        found = {ns: Record(schema.name, schema.version, schema.shape.channels) for ns, schema in declared.items()}
+        found = {
+            ns: Record(schema.name, schema.version, schema.shape.channels, former=schema.shape.former)
+            for ns, schema in declared.items()
+        }
         for ns, (name, shape, nodes) in (shapes or {}).items():
             schema = declared.get(ns)
             found[ns] = Record(
@@ -64,6 +74,7 @@ class Release:
                 schema.version if schema else None,
                 shape.channels,
                 tuple(sorted(set(nodes) - _END)),
+                shape.former,
             )
         return cls(found, declared)
 
@@ -99,7 +110,8 @@ class Release:
                         tuple(one["nodes"]) if "nodes" in one else None,
                     )
                     for ns, one in found["namespaces"].items()
-                }
+                },
+                format=found["format"],
             )
         except (ValueError, TypeError, KeyError, AttributeError) as exc:
             if isinstance(exc, InvalidConfig):
@@ -115,15 +127,55 @@ class Release:
 def compare(before: Release, after: Release) -> list[Finding]:
     """What changed from one release to the next without being declared."""
     findings: list[Finding] = []
-    for ns, old in before.records.items():
+    for was, old in before.records.items():
+        ns = _present(before, after, was)
+        if ns is None:
+            continue
         new = after.records.get(ns)
         if new is None:
-            findings.append(Finding(ns, ("it is gone: threads that wait in it cannot go on",)))
+            findings.append(Finding(was, (_GONE + (_SAY.format(ns.rpartition("|")[2]) if ns else ""),)))
             continue
-        problems = _problems(old, new, after.schemas.get(ns))
+        if before.format < _FORMAT:
+            new = replace(new, channels=new.former)
+        schema = after.schemas.get(ns)
+        problems = _problems(old, new, schema)
         if problems:
             findings.append(Finding(ns, tuple(problems), _draft(old, new)))
     return findings
+
+
+def _present(before: Release, after: Release, ns: str) -> str | None:
+    """What a namespace is called now, which is made of names of nodes; None where nothing waits in it any more, for one of
+    them was dropped."""
+    then = now = ""
+    for node in ns.split("|") if ns else ():
+        name, kept = _followed(node, _steps(before.records.get(then), after.schemas.get(now)))
+        then, now = f"{then}|{node}".lstrip("|"), f"{now}|{name}".lstrip("|")
+        # A subgraph of the same name takes up what is stored under it.
+        if not kept and now not in after.records:
+            return None
+    return now
+
+
+def _followed(node: str, steps: Iterable[Step]) -> tuple[str, bool]:
+    """What a node is called after `steps`, and whether what waits in it does so afterwards; if not, its last name."""
+    for change in (change for step in steps for change in step.changes):
+        now = change.node(node)
+        if now is None or change.restarts(node):
+            return node, False
+        node = now
+    return node, True
+
+
+def _steps(old: Record | None, schema: Schema | None) -> Sequence[Step]:
+    """What leads from the version on record to that of `schema`; nothing where that is not known."""
+    source = None if old is None or schema is None else _source(old, schema)
+    return () if source is None or schema is None else schema.path(source) or ()
+
+
+def _source(old: Record, schema: Schema | None) -> int | None:
+    """The version that what a record is of is read as."""
+    return old.version if old.version is not None or schema is None else schema.unstamped
 
 
 def _problems(old: Record, new: Record, schema: Schema | None) -> list[str]:
@@ -141,15 +193,18 @@ def _problems(old: Record, new: Record, schema: Schema | None) -> list[str]:
         return [*problems, f"the version went down from {old.version} to {new.version}"]
     if not changes:
         return problems
-    source = old.version if old.version is not None or schema is None else schema.unstamped
+    source = _source(old, schema)
     if source is None:
         return [*problems, *changes, "say with unstamped= which version checkpoints from before schemas are of"]
     if new.version == source:
         return [*problems, *changes, f"the version is still {source}: it must go up"]
     steps = schema.path(source) if schema else None
-    if steps is None:
+    if steps is None or schema is None:
         return [*problems, *changes, f"no upgrades lead from version {source} to {new.version}"]
-    return problems + _undeclared(old, new, steps)
+    every = [change for step in steps for change in step.changes]
+    # A free function says what becomes of the state, and nothing about nodes.
+    channels = [] if any(change.whole for change in every) else _undeclared(old, new, Verdict(source, steps), schema)
+    return [*problems, *channels, *_astray(old, new, every)]
 
 
 def _changes(old: Record, new: Record) -> list[str]:
@@ -162,11 +217,9 @@ def _changes(old: Record, new: Record) -> list[str]:
     return changes
 
 
-def _undeclared(old: Record, new: Record, steps: Sequence[Step]) -> list[str]:
-    """What the changes of the steps do not account for."""
-    changes = [change for step in steps for change in step.changes]
-    if any(change.whole for change in changes):
-        return []
+def _undeclared(old: Record, new: Record, verdict: Verdict, schema: Schema) -> list[str]:
+    """What happened to channels that the changes of the steps do not account for."""
+    changes = [change for step in verdict.steps for change in step.changes]
     problems: list[str] = []
     named: dict[str, str] = {}
     for name in old.channels:
@@ -183,16 +236,26 @@ def _undeclared(old: Record, new: Record, steps: Sequence[Step]) -> list[str]:
         for name in sorted(new.channels.keys() - named.keys() - added)
     ]
     for now, name in named.items():
-        if old.channels[name] != new.channels[now] and not _mapped(changes, name):
+        words = old.channels[name]
+        same = words == new.channels[now] or _same_but_for_classes(words, now, new, verdict, schema)
+        if not same and not _mapped(changes, name):
             problems.append(
-                f"channel {now!r} was {old.channels[name]} and is {new.channels[now]}, and no upgrade maps it (or renames a "
-                "class): where nothing is to be done, map it with map_channel and a function that returns its argument"
+                f"channel {now!r} was {words} and is {new.channels[now]}, and no upgrade maps it or renames the classes "
+                "that differ: where nothing is to be done, map it with map_channel and a function that returns its argument"
             )
-    for name in sorted(set(old.nodes or ()) if new.nodes is not None else ()):
+    return problems
+
+
+def _astray(old: Record, new: Record, changes: Iterable[Change]) -> list[str]:
+    """Nodes that are no more, and of which no change says where what waits in them goes on."""
+    if old.nodes is None or new.nodes is None:
+        return []
+    problems: list[str] = []
+    for name in sorted(old.nodes):
         node: str | None = name
         for change in changes:
             node = None if node is None else change.node(node)
-        if node is not None and node not in (new.nodes or ()):
+        if node is not None and node not in new.nodes:
             problems.append(
                 f"node {name!r} vanished, and no upgrade renames or drops it"
                 if node == name
@@ -202,12 +265,40 @@ def _undeclared(old: Record, new: Record, steps: Sequence[Step]) -> list[str]:
 
 
 def _mapped(changes: Sequence[Change], name: str) -> bool:
-    """Whether any change says what becomes of the values of the channel that was called `name` at first."""
+    """Whether any change maps the values of the channel that was called `name` at first."""
     for change in changes:
-        if name in change.maps or change.classes:
+        if name in change.maps:
             return True
         name = change.channel(name) or name
     return False
+
+
+def _same_but_for_classes(words: str, channel: str, new: Record, verdict: Verdict, schema: Schema) -> bool:
+    """Whether `channel` has the type that `words` tell of but for classes that other ones have taken the place of."""
+    called: dict[tuple[str, str], str] = {}
+    for was, now in classes_of(verdict).items():
+        for name in spellings(was):
+            bare = _without_fields(words, name)
+            if bare is not None:
+                words = bare
+                called[(now.__module__, now.__qualname__) if isinstance(now, type) else now] = name
+    if not called:
+        return False
+    shape = Shape.join([Shape.of(state, called) for state in schema.states])
+    return words == (shape.former if new.channels is new.former else shape.channels).get(channel)
+
+
+def _without_fields(words: str, name: str) -> str | None:
+    """`words`, where they name the class `name` without its fields; None where they do not name it."""
+    found = re.search(rf"(?<![\w.:'\"]){re.escape(name)}(?![\w.<'\"])", words)
+    if found is None:
+        return None
+    depth, end = 0, found.end()
+    while words[end : end + 1] == "(" or depth:
+        depth += {"(": 1, ")": -1, "": -depth}.get(words[end : end + 1], 0)
+        end += 1
+    rest = words[end:]
+    return words[: found.end()] + (_without_fields(rest, name) or rest)
 
 
 def _draft(old: Record, new: Record) -> str:
@@ -228,10 +319,11 @@ def _draft(old: Record, new: Record) -> str:
         lines.append(
             f"add_channel({name!r}, ...),  # {new.channels[name]}: which value has it where there is none?{renamed}"
         )
-    lines += [
-        f"map_channel({name!r}, ...),  # was {old.channels[name]}, is {new.channels[name]}"
-        for name in _retyped(old, new)
-    ]
+    for name in _retyped(old, new):
+        was, now = old.channels[name], new.channels[name]
+        moved = _moved_classes(was, now)
+        lines += [line for line in moved if line not in lines]
+        lines += [] if moved else [f"map_channel({name!r}, ...),  # was {was}, is {now}"]
     lines += _node_lines(old.nodes or (), new.nodes or ()) if old.nodes is not None and new.nodes is not None else []
     if not lines:
         return ""
@@ -239,6 +331,13 @@ def _draft(old: Record, new: Record) -> str:
     target = max(new.version or 0, source + 1)
     body = "\n".join(f"        {line}" for line in lines)
     return f"upgrades=[\n    Step(\n        {source},\n        {target},\n{body}\n    ),\n]\n"
+
+
+def _moved_classes(was: str, now: str) -> list[str]:
+    """Classes that are named in one type and, in another module, in the other one."""
+    before, after = (set(re.findall(r"(?<! by )(?<![\w.])([\w.]+):([\w.]+)", words)) for words in (was, now))
+    moved = [(one, other) for one in before - after for other in after - before if one[1] == other[1]]
+    return [f"rename_class('{':'.join(one)}', '{':'.join(other)}'),  # the same class?" for one, other in sorted(moved)]
 
 
 def _node_lines(old: Collection[str], new: Collection[str]) -> list[str]:

@@ -107,6 +107,7 @@ class Schema:
         states = state if isinstance(state, tuple) else (state,)
         if not states:
             raise InvalidConfig("a schema needs a state", what="state", value="()")
+        self.states: Final = states
         self.shape: Final = Shape.join([Shape.of(one) for one in states])
         self.version: Final = _version(version, "version")
         self.name: Final = text(states[0].__name__ if name is None else name, "name")
@@ -215,7 +216,7 @@ class Schema:
                 f"use the release that knows this schema, or declare formerly=[{stamp.name!r}]",
             )
         if stamp.version == self.version:
-            same = not stamp.fingerprint or stamp.fingerprint == self.shape.fingerprint
+            same = not stamp.fingerprint or stamp.fingerprint in self.shape.fingerprints
             return Verdict(self.version, (), None if same else stamp.table)
         if stamp.since <= self.version < stamp.version and self.path(stamp.version) is None:
             return Verdict(self.version)

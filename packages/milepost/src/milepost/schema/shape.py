@@ -15,8 +15,11 @@ from langchain_core.messages import AnyMessage
 from typing_extensions import ReadOnly, is_typeddict
 
 from milepost.errors import InvalidConfig
+from milepost.schema.changes import ClassName
 
 _WRAPPERS: Final = {ReadOnly, typing.Required, typing.NotRequired}
+_LIBRARIES: Final = {"langchain", "langchain_core", "langgraph"}
+"""Whose states, such as `MessagesState`, are used as they are."""
 _NAME, _TYPE = 3, 3
 """Bytes of a channel's name and type in a table."""
 
@@ -26,10 +29,15 @@ class Shape:
     """Channel -> type and reducer, in words. Equal shapes have equal fingerprints, on every machine."""
 
     channels: Mapping[str, str]
+    former: Mapping[str, str]
+    """The same as it was once worded: with the top package alone of each class. There are stamps and baselines of it."""
 
     @classmethod
-    def of(cls, state: object) -> Shape:
-        """The shape of a TypedDict, dataclass or Pydantic model. Raises `InvalidConfig` for anything else."""
+    def of(cls, state: object, called: Mapping[ClassName, str] | None = None) -> Shape:
+        """The shape of a TypedDict, dataclass or Pydantic model. Raises `InvalidConfig` for anything else.
+
+        Classes that are in `called` go by that name, without their fields.
+        """
         if not isinstance(state, type) or not (
             is_typeddict(state) or dataclasses.is_dataclass(state) or hasattr(state, "model_fields")
         ):
@@ -38,18 +46,31 @@ class Shape:
                 what="state",
                 value=repr(state)[:200],
             )
-        home = state.__module__.partition(".")[0]
-        return cls({name: _words(hint, home, (state,)) for name, hint in _fields(state).items() if not _managed(hint)})
+        home = _top(state.__module__)
+        hints = {name: hint for name, hint in _fields(state).items() if not _managed(hint)}
+        now = _Wording(None if home in _LIBRARIES else home, called or {})
+        then = _Wording(home, called or {}, paths=False)
+        return cls(*({name: form.words(hint, (state,)) for name, hint in hints.items()} for form in (now, then)))
 
     @classmethod
     def join(cls, shapes: Iterable[Shape]) -> Shape:
         """All channels of several shapes."""
-        return cls({name: words for shape in shapes for name, words in shape.channels.items()})
+        channels: dict[str, str] = {}
+        former: dict[str, str] = {}
+        for shape in shapes:
+            channels |= shape.channels
+            former |= shape.former
+        return cls(channels, former)
 
     @functools.cached_property
     def fingerprint(self) -> bytes:
         """Eight bytes."""
-        return _digest(repr(sorted(self.channels.items())))[:8]
+        return _fingerprint(self.channels)
+
+    @functools.cached_property
+    def fingerprints(self) -> frozenset[bytes]:
+        """All that the shape has had."""
+        return frozenset((self.fingerprint, _fingerprint(self.former)))
 
     @functools.cached_property
     def table(self) -> bytes:
@@ -88,10 +109,23 @@ def drift(shape: Shape, table: bytes, stored: Iterable[str]) -> Drift:
         vanished=(*sorted(name for name in gone if name), *((f"{unnamed} without a value",) if unnamed else ())),
         changed=tuple(
             sorted(
-                name for key, name in now.items() if key in then and _digest(shape.channels[name])[:_TYPE] != then[key]
+                name
+                for key, name in now.items()
+                if key in then
+                and then[key] not in (_digest(words[name])[:_TYPE] for words in (shape.channels, shape.former))
             )
         ),
     )
+
+
+def spellings(cls: ClassName) -> list[str]:
+    """How a class may be named in words."""
+    module, name = cls
+    return list(dict.fromkeys((f"{module}:{name}", f"{_top(module).lstrip('_')}:{name}")))
+
+
+def _fingerprint(channels: Mapping[str, str]) -> bytes:
+    return _digest(repr(sorted(channels.items())))[:8]
 
 
 def _digest(text: str) -> bytes:
@@ -124,52 +158,70 @@ def _managed(hint: Any) -> bool:
     )
 
 
-def _words(hint: Any, home: str, within: tuple[type, ...]) -> str:
-    # A union of a library's own, which grows with its releases.
-    if hint == AnyMessage:
-        return "AnyMessage"
-    origin, args = get_origin(hint), get_args(hint)
-    if origin in _WRAPPERS:
-        return _words(args[0], home, within)
-    if origin is Annotated:
-        reducers = [_reducer(mark) for mark in args[1:] if _reduces(mark)]
-        return " by ".join([_words(args[0], home, within), *reducers])
-    if origin is Union or origin is types.UnionType:
-        return " | ".join(sorted({_words(arg, home, within) for arg in args}))
-    if origin is Literal:
-        return f"Literal[{', '.join(sorted(map(repr, args)))}]"
-    if origin is not None:
-        inner = ", ".join(_words(arg, home, within) for arg in args)
-        return f"{_words(origin, home, within)}[{inner}]"
-    if isinstance(hint, list):
-        return f"[{', '.join(_words(arg, home, within) for arg in hint)}]"
-    if isinstance(hint, type):
-        return _class(hint, home, within)
-    if hint is None:
-        return "None"
-    return str(getattr(hint, "__name__", hint))
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Wording:
+    """How types are put in words."""
 
+    home: str | None
+    """The application's package; None where the state is a library's."""
+    called: Mapping[ClassName, str]
+    paths: bool = True
+    """Whether the application's classes are named by their whole paths, as their objects are in the store."""
 
-def _class(cls: type, home: str, within: tuple[type, ...]) -> str:
-    if cls is type(None):
-        return "None"
-    name = _name(cls)
-    # The fields of the application's own classes are part of the shape. Those of libraries change with their releases.
-    if cls in within or cls.__module__.partition(".")[0] != home:
+    def words(self, hint: Any, within: tuple[type, ...]) -> str:
+        # A union of a library's own, which grows with its releases.
+        if hint == AnyMessage:
+            return "AnyMessage"
+        origin, args = get_origin(hint), get_args(hint)
+        if origin in _WRAPPERS:
+            return self.words(args[0], within)
+        if origin is Annotated:
+            reducers = [_reducer(mark) for mark in args[1:] if _reduces(mark)]
+            return " by ".join([self.words(args[0], within), *reducers])
+        if origin is Union or origin is types.UnionType:
+            return " | ".join(sorted({self.words(arg, within) for arg in args}))
+        if origin is Literal:
+            return f"Literal[{', '.join(sorted(map(repr, args)))}]"
+        if origin is not None:
+            inner = ", ".join(self.words(arg, within) for arg in args)
+            return f"{self.words(origin, within)}[{inner}]"
+        if isinstance(hint, list):
+            return f"[{', '.join(self.words(arg, within) for arg in hint)}]"
+        if isinstance(hint, type):
+            return self._class(hint, within)
+        if hint is None:
+            return "None"
+        return str(getattr(hint, "__name__", hint))
+
+    def _class(self, cls: type, within: tuple[type, ...]) -> str:
+        if cls is type(None):
+            return "None"
+        other = self.called.get((cls.__module__, cls.__qualname__))
+        if other is not None:
+            return other
+        own = _top(cls.__module__) == self.home
+        name = f"{cls.__module__}:{cls.__qualname__}" if own and self.paths else _name(cls)
+        # The fields of the application's own classes are part of the shape. Those of libraries change with their releases.
+        if cls in within or not own:
+            return name
+        if issubclass(cls, enum.Enum):
+            return f"{name}({', '.join(cls.__members__)})"
+        if is_typeddict(cls) or dataclasses.is_dataclass(cls) or hasattr(cls, "model_fields"):
+            fields = (f"{field}: {self.words(hint, (*within, cls))}" for field, hint in _fields(cls).items())
+            return f"{name}({', '.join(fields)})"
         return name
-    if issubclass(cls, enum.Enum):
-        return f"{name}({', '.join(cls.__members__)})"
-    if is_typeddict(cls) or dataclasses.is_dataclass(cls) or hasattr(cls, "model_fields"):
-        fields = (f"{field}: {_words(hint, home, (*within, cls))}" for field, hint in _fields(cls).items())
-        return f"{name}({', '.join(fields)})"
-    return name
 
 
 def _name(thing: Any) -> str:
-    # `operator.add` is of `_operator` where that is written in C.
-    module = str(getattr(thing, "__module__", None) or "").partition(".")[0].lstrip("_")
+    # Where in a library something lies changes with its releases, and `operator.add` is of `_operator` where that is written
+    # in C. Nothing that is stored tells where a reducer lies.
+    package = _top(str(getattr(thing, "__module__", None) or "")).lstrip("_")
     name = getattr(thing, "__qualname__", None) or type(thing).__qualname__
-    return str(name) if module in ("builtins", "typing", "") else f"{module}:{name}"
+    return str(name) if package in ("builtins", "typing", "") else f"{package}:{name}"
+
+
+def _top(module: str) -> str:
+    return module.partition(".")[0]
 
 
 def _reduces(mark: Any) -> bool:
@@ -177,7 +229,7 @@ def _reduces(mark: Any) -> bool:
     return (
         isinstance(mark, types.FunctionType | types.BuiltinFunctionType | functools.partial)
         or hasattr(mark, "from_checkpoint")
-        or (callable(mark) and not isinstance(mark, type) and type(mark).__module__.partition(".")[0] != "pydantic")
+        or (callable(mark) and not isinstance(mark, type) and _top(type(mark).__module__) != "pydantic")
     )
 
 
@@ -185,5 +237,5 @@ def _reducer(mark: Any) -> str:
     if isinstance(mark, functools.partial):
         return f"partial({_reducer(mark.func)})"
     inner = getattr(mark, "operator", None) or getattr(mark, "reducer", None)
-    named = _name(mark) if hasattr(mark, "__qualname__") else _name(type(mark))
+    named = _name(mark if hasattr(mark, "__qualname__") else type(mark))
     return f"{named}({_reducer(inner)})" if callable(inner) and not isinstance(mark, type) else named
