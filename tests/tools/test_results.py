@@ -1,49 +1,14 @@
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
-from datetime import date
-from decimal import Decimal
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
-from langchain_core.tools import InjectedToolCallId, StructuredTool, tool
 from langgraph.graph import END
 from langgraph.types import Command, Send
-from milepost.tools.results import answer_of, arguments_of, replayed, stored
+from milepost.tools.results import answer_of, replayed, stored
 from milepost.tools.routing import fan_out
-
-
-@tool
-def pay(amount: Decimal, day: date, id: Annotated[str, InjectedToolCallId], note: str = "none") -> str:
-    """Pay."""
-    return f"{amount} {day} {id} {note}"
-
-
-def test_arguments_are_converted_completed_and_rid_of_what_is_injected() -> None:
-    given = {"amount": "1.10", "day": "2026-01-02", "id": "forged", "unknown": 1}
-    assert arguments_of(pay, given) == ({"amount": "1.10", "day": "2026-01-02", "note": "none"}, frozenset({"note"}))
-
-
-def test_arguments_that_do_not_fit_stay_as_they_are() -> None:
-    assert arguments_of(pay, {"amount": "much"})[0] == {"amount": "much"}
-
-
-def test_arguments_by_a_json_schema_stay_as_they_are() -> None:
-    one = StructuredTool(name="pay", description="Pay.", args_schema={"type": "object", "properties": {}}, func=print)
-    assert arguments_of(one, {"a": 1})[0] == {"a": 1}
-    assert arguments_of(None, {"a": 1})[0] == {"a": 1}
-
-
-def test_arguments_that_are_no_json_are_left_to_a_fingerprint_function() -> None:
-    @tool
-    def send(data: bytes, amount: float) -> str:
-        """Send."""
-        return f"{data!r} {amount}"
-
-    assert arguments_of(send, {"data": b"\xff", "amount": 1})[0]["data"] == b"\xff"
-    assert math.isnan(arguments_of(send, {"data": b"a", "amount": math.nan})[0]["amount"])
 
 
 def _message(id: str, **more: Any) -> ToolMessage:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -14,8 +14,8 @@ from milepost.codec.calls import (
     fingerprint,
     match_of,
 )
-from milepost.errors import Unavailable
-from milepost.ledger.basis import FIRST_LOOK, LAST_LOOK, Basis, Plan, facts
+from milepost.errors import InvalidConfig, Unavailable
+from milepost.ledger.basis import FIRST_LOOK, LAST_LOOK, Basis, Plan, facts, told
 from milepost.ledger.call import Call, Replay, Run
 from milepost.ledger.errors import (
     BarrierTimeout,
@@ -363,11 +363,28 @@ class Arrival(Basis):
 
 
 def _same(plan: Plan, record: CallRecord) -> bool:
-    """Whether a record is of the arguments at hand: also where the tool has got new ones since, left to their defaults."""
-    if record.info.fingerprint == plan.info.fingerprint:
+    """Whether a record is of the arguments at hand: also where the tool has got new ones since, left to their defaults,
+    and where an earlier release has recorded them."""
+    request, wanted = plan.request, record.info.fingerprint
+    if wanted == plan.info.fingerprint:
         return True
-    if not plan.request.filled or plan.policy.fingerprint is not None or not isinstance(record.arguments, dict):
+    if request.former is not None and _print(plan, request.former) == wanted:
+        return True
+    if plan.policy.fingerprint is not None or not isinstance(record.arguments, dict):
         return False
-    new = plan.request.filled - record.arguments.keys()
-    shown = {name: value for name, value in plan.request.arguments.items() if name not in new}
-    return bool(new) and fingerprint(plan.info.tool, shown) == record.info.fingerprint
+    new = request.filled - record.arguments.keys()
+    spellings = [spelling for spelling in (request.arguments, request.former) if spelling is not None and new]
+    return any(
+        _print(plan, {name: value for name, value in spelling.items() if name not in new}) == wanted
+        for spelling in spellings
+    )
+
+
+def _print(plan: Plan, arguments: Mapping[str, Any]) -> str | None:
+    """The fingerprint that the call would have with these arguments; None where there is none."""
+    how = plan.policy.fingerprint
+    try:
+        shown = arguments if how is None else told("fingerprint", how, replace(plan.request, arguments=arguments))
+        return fingerprint(plan.info.tool, shown)
+    except InvalidConfig:
+        return None

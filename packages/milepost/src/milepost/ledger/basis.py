@@ -160,11 +160,11 @@ class Basis:
         thread = check_thread(request.thread) if request.thread else ""
         shown = dict(request.arguments)
         if policy.fingerprint is not None:
-            shown = _told("fingerprint", policy.fingerprint, request)
+            shown = told("fingerprint", policy.fingerprint, request)
         mark = fingerprint(request.tool, shown)
         own, scope = request.key, request.scope
         if own is None and policy.key is not None:
-            own, scope = _told("key", policy.key, request), policy.scope
+            own, scope = told("key", policy.key, request), policy.scope
         backend = self.saver.operations.shared.backend
         if policy.kind == "transactional" and "transactions" not in backend.capabilities:
             raise InvalidConfig(
@@ -345,7 +345,7 @@ def facts_of(call: Call) -> dict[str, Any]:
     return {"thread": call.thread, "key": call.record_key, "tool": call.tool}
 
 
-def _told(what: str, function: Callable[[Any], Any], request: CallRequest) -> Any:
+def told(what: str, function: Callable[[Any], Any], request: CallRequest) -> Any:
     """What a function of the tool's class makes of the arguments."""
     try:
         return function(request.arguments)

@@ -26,6 +26,8 @@ class CallRequest:
     filled: frozenset[str] = frozenset()
     """Names of `arguments` that were not given: the tool's defaults. A record from before the tool had them is of the
     same call."""
+    former: Mapping[str, Any] | None = None
+    """`arguments` as an earlier release would have shown them, where that differs: for its records."""
     thread: str
     message: str | None = None
     """``AIMessage.id``."""

@@ -36,9 +36,10 @@ from milepost.ledger import Ledger as PlainLedger
 from milepost.ledger.basis import OverSaver
 from milepost.ledger.hands import Hands
 from milepost.ledger.policy import Declared
+from milepost.tools.arguments import arguments_of
 from milepost.tools.conversation import Conversation, Conversations
 from milepost.tools.pregel import Task, answers_here, task_of
-from milepost.tools.results import answer_of, arguments_of, replayed, stored
+from milepost.tools.results import answer_of, replayed, stored
 from milepost.tools.watching import Watch
 
 if TYPE_CHECKING:
@@ -178,11 +179,12 @@ class Ledger(PlainLedger):
                 "messages, which changes when messages are removed. Use add_messages as the reducer, or give ids.",
                 RuntimeWarning,
             )
-        arguments, filled = arguments_of(tool, call["args"])
+        arguments = arguments_of(tool, call["args"])
         return CallRequest(
             tool=call["name"],
-            arguments=arguments,
-            filled=filled,
+            arguments=arguments.shown,
+            filled=arguments.filled,
+            former=arguments.former,
             thread=task.thread,
             message=None if asked is None else asked.id,
             call=call["id"],

@@ -1,4 +1,4 @@
-"""Arguments as they reach a tool, and results as they come back from the ledger."""
+"""Results of tools: as they are recorded, and as they come back."""
 
 from __future__ import annotations
 
@@ -9,35 +9,12 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from langchain_core.messages import ToolMessage
-from langchain_core.tools import BaseTool
 from langgraph.types import Command, Send
-from pydantic import BaseModel, ValidationError
 
 T = TypeVar("T")
 
 MARK = "milepost"
 """In ``response_metadata`` of a tool message: it was answered from the ledger."""
-
-
-def arguments_of(tool: BaseTool | None, given: Mapping[str, Any]) -> tuple[Mapping[str, Any], frozenset[str]]:
-    """The arguments by the tool's schema: converted, defaults filled in, injected ones left out; and the names of those
-    that were filled in.
-
-    Arguments that do not fit are returned as they are: the tool will refuse them.
-    """
-    schema = tool.tool_call_schema if tool is not None else None
-    if not (isinstance(schema, type) and issubclass(schema, BaseModel)):
-        return given, frozenset()
-    try:
-        fitted = schema.model_validate(given)
-    except ValidationError:
-        return given, frozenset()
-    try:
-        arguments = fitted.model_dump(mode="json")
-    except ValueError:
-        # What is no JSON is for a fingerprint function to leave out.
-        arguments = fitted.model_dump()
-    return arguments, frozenset(arguments.keys() - fitted.model_fields_set)
 
 
 def stored(result: T, call_id: str | None) -> T:

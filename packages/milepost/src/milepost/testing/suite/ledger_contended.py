@@ -171,6 +171,28 @@ class CallsContended(Behaviours):
                 await worker.do(other)
         assert len(worker.performed) == 1
 
+    @needs("ledger")
+    async def test_a_record_of_an_earlier_release_is_of_the_call_as_that_showed_it(self, lab: Lab) -> None:
+        told = quick(unsafe, fingerprint=lambda arguments: arguments["amount"])
+        worker = Worker(lab, tools={"told": told})
+        spelled = {"amount": {"of": 5, "at": "noon"}}
+        now: dict[str, Any] = {"arguments": {"amount": {"of": 5}}, "former": spelled}
+        filled: dict[str, Any] = {
+            "arguments": {"amount": {"of": 5}, "currency": "EUR"},
+            "former": {**spelled, "currency": "EUR"},
+            "filled": frozenset({"currency"}),
+        }
+        for tool in ("charge", "told"):
+            await worker.do(wants(tool, call=tool, arguments=spelled), "paid")
+            assert await worker.do(wants(tool, call=tool, **now)) == "paid"
+            assert await worker.do(wants(tool, call=tool, **filled)) == "paid"
+            for former in (None, {"amount": {"of": 5, "at": "one"}}, {"amount": object()}):
+                with pytest.raises(PayloadMismatch):
+                    await worker.do(wants(tool, call=tool, **{**now, "former": former}))
+        with pytest.raises(PayloadMismatch):
+            await worker.do(wants("told", call="told", **{**now, "former": {}}))
+        assert len(worker.performed) == 2
+
 
 class CallsFaults(Behaviours):
     """A reply that is lost costs nothing but the time to ask again."""
