@@ -26,7 +26,8 @@ async def keep(ops: Operations, side: Side, order: upkeep.Order) -> upkeep.Repor
     """See `milepost.saver.Saver.maintain`."""
 
     async def history(thread: str, ns: str, id: str, channels: Sequence[str]) -> Mapping[str, DeltaChannelHistory]:
-        return await ops.history(side, Place(thread, ns, id), channels)
+        # What is rebuilt is stored again.
+        return await Operations(ops.shared, ops.codec.exact()).history(side, Place(thread, ns, id), channels)
 
     order = replace(order, ledger="ledger" in ops.shared.backend.capabilities)
     return await upkeep.maintain(await ops.open(side), ops.codec, order, history, ops.watch)

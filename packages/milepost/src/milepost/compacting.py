@@ -72,7 +72,9 @@ async def compacted(
     head = survey.row((ns, mark.id))
     if head is None or (compaction.over is not None and head_size(survey, head) <= compaction.over):
         return None
-    header = codec.header(thread, head)
+    # Raises where the data of an object stands for it: that is not to be stored in its place.
+    exact = codec.exact()
+    header = exact.header(thread, head)
     if not await _settled(survey, mark):
         return None
     loaded = await store.get(thread, ns, head.id)
@@ -85,6 +87,9 @@ async def compacted(
     changed = await _changed(compaction.compactors, state, context, dry_run=dry_run)
     if not changed:
         return None
+    shelf = codec.shelf(thread, packs)
+    for name in header.layouts.keys() & (changed.keys() | deltas):
+        exact.value(thread, name, header.layouts[name], shelf)
     codec.remember(thread, snapshot.generation, snapshot.row, header, packs)
     # With a snapshot, the ancestors that a delta channel was rebuilt from are not needed for it any more.
     smaller = {**changed, **{name: _DeltaSnapshot(changed.get(name, state[name])) for name in deltas}}

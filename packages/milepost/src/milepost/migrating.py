@@ -18,6 +18,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, NamedTuple, cast
 
 from milepost.codec import Codec
+from milepost.codec.codec import of_checkpoint
+from milepost.codec.layout import Kept, Layout
 from milepost.codec.shelf import Shelf
 from milepost.errors import Corrupt, InvalidConfig, MilepostError
 from milepost.former import TRIES, Former, busy, is_kept_of, written_to
@@ -130,8 +132,8 @@ class Cursor(NamedTuple):
 
 
 class Migrator:
-    """Works on one store with one schema (or one per namespace). `codec` must be its own: it learns of items before
-    the store has them."""
+    """Works on one store with one schema (or one per namespace). `codec` must be its own, for it learns of items before
+    the store has them, and exact: what it reads is stored again. What no change speaks of is not even read."""
 
     def __init__(self, store: Store, codec: Codec, upgrader: Upgrader) -> None:
         self._store = store
@@ -347,10 +349,13 @@ class Migrator:
         header = codec.header(thread, row)
         fetched = await self._packs(snapshot)
         shelf = codec.shelf(thread, fetched)
-        if schema is None:
-            image = self._upgrader.plain(snapshot, header, shelf)
-        else:
-            image, _ = self._upgrader.read(schema, snapshot, header, shelf)
+        try:
+            if schema is None:
+                image = self._upgrader.plain(snapshot, header, shelf, keep=True)
+            else:
+                image, _ = self._upgrader.read(schema, snapshot, header, shelf, keep=True)
+        except MilepostError as exc:
+            raise of_checkpoint(exc, thread, row) from exc
         codec.remember(thread, snapshot.generation, row, replace(header, layouts={}), fetched)
         return image if ns == row.ns else respaced(image, ns)
 
@@ -407,9 +412,13 @@ class Migrator:
         shelf = codec.shelf(thread, packs)
         try:
             header = codec.header(thread, snapshot.row)
-            values = codec.values(thread, header, shelf)
+            values = {
+                channel: self._again(thread, channel, layout, image.values.get(channel), shelf)
+                for channel, layout in header.layouts.items()
+            }
             rows = {(row.task, row.idx): row for row in snapshot.writes}
-            written = {place: self._written(snapshot, row, shelf) for place, row in rows.items()}
+            made = {(write.task, write.idx): write.value for write in image.writes}
+            written = {place: self._written(snapshot, row, made.get(place), shelf) for place, row in rows.items()}
         except MilepostError as exc:
             return exc.message
         body = {key: value for key, value in image.checkpoint.items() if key != "channel_values"}
@@ -427,10 +436,16 @@ class Migrator:
                 return f"the pending write {write.idx} of task {write.task!r} differs"
         return None
 
-    def _written(self, snapshot: Snapshot, row: WriteRow, shelf: Shelf) -> tuple[str, str, Any]:
+    def _written(self, snapshot: Snapshot, row: WriteRow, made: Any, shelf: Shelf) -> tuple[str, str, Any]:
         channel, at = channel_name(row.channel), snapshot.row
         layout, _ = self._codec.write_layout(snapshot.thread, at.ns, at.id, row)
-        return row.path, channel, self._codec.value(snapshot.thread, channel, layout, shelf)
+        return row.path, channel, self._again(snapshot.thread, channel, layout, made, shelf)
+
+    def _again(self, thread: str, channel: str, layout: Layout, made: Any, shelf: Shelf) -> Any:
+        """What was stored for `made`, in the same form."""
+        if isinstance(made, Kept) and shelf.holds(layout):
+            return Kept(layout)
+        return self._codec.value(thread, channel, layout, shelf)
 
     def _same(self, one: Any, other: Any) -> bool:
         """Equal, or the same bytes: as NaN is, and values without an equality of their own."""
@@ -439,6 +454,8 @@ class Migrator:
                 return True
         except Exception:  # noqa: S110  # the application's code: the bytes decide
             pass
+        if isinstance(one, Kept) or isinstance(other, Kept):
+            return False
         serde = self._codec.serde
         return serde.dumps_typed(one) == serde.dumps_typed(other)
 

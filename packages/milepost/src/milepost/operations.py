@@ -34,6 +34,7 @@ from milepost.places import ATTACHMENTS, BEFORE, NAMED, Place, channel_name, che
 from milepost.schema import Schemas
 from milepost.schema.image import INTERRUPT, Image
 from milepost.schema.questions import Below, asked_as, questions_of
+from milepost.schema.schema import Where
 from milepost.schema.spaces import respaced
 from milepost.shared import Shared
 from milepost.sides import Side
@@ -222,9 +223,10 @@ class Operations:
                     image = respaced(image, ns)
                 checkpoint, metadata = image.checkpoint, image.metadata
                 writes = [(write.task, write.channel, write.value) for write in image.writes]
-                if upgraded:
-                    # What the next put stores is not where this checkpoint's values lie.
-                    header = replace(header, layouts={})
+                if upgraded and schema:
+                    # What the next put stores lies where it does if no change speaks of it.
+                    lying = self.upgrader.lying(schema, Where(thread, row.ns, row.id), header)
+                    header = replace(header, checkpoint=checkpoint, layouts=lying)
             else:
                 checkpoint = {**header.checkpoint, "channel_values": codec.values(thread, header, shelf)}
                 metadata = header.metadata
@@ -461,7 +463,7 @@ class Operations:
         shared = self.shared
         with self.watch("migrate", thread):
             # A memory of its own: what is put at the same time must not refer to what is not stored yet.
-            codec = Codec(self.codec.serde, Memory(shared.memory.limit), shared.vault)
+            codec = Codec(self.codec.serde, Memory(shared.memory.limit), shared.vault).exact()
             upgrader = Upgrader(codec, shared.schemas or Schemas({}), self._drifted)
             return await Migrator(await self.open(side), codec, upgrader).thread(thread, mode, history=history)
 

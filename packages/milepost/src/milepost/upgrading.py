@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 from langgraph.checkpoint.base import PendingWrite, writes_sort_key
 
 from milepost.codec import Codec, Header
-from milepost.codec.layout import Layout
+from milepost.codec.layout import Kept, Layout
 from milepost.codec.shelf import Shelf
 from milepost.errors import SchemaMismatch
 from milepost.places import channel_name
-from milepost.schema.changes import NotDeclared
-from milepost.schema.image import INTERRUPT, Image, Write
+from milepost.schema.changes import PLUMBING, Change, NotDeclared
+from milepost.schema.image import BRANCH, CONTROL, INTERRUPT, JOIN, SOURCE, START, TASKS, Image, Write
 from milepost.schema.questions import Below, Ids, merged, question_ids
 from milepost.schema.schema import Schema, Schemas, Step, Verdict, Where, classes_of, current_name
 from milepost.store import CheckpointRow, Snapshot, WriteRow
+
+_AS_IT_IS: Final = Verdict(0)
+
+Stays = Callable[[Verdict, str], bool]
+"""Whether a channel's value, or a write to it, is not decoded but `Kept`."""
+
+
+def _none_stay(*_: object) -> bool:
+    return False
+
 
 Tell = Callable[[str, str], None]
 """Called with a thread and how what it holds differs from the schema."""
@@ -102,8 +113,11 @@ class Upgrader:
             where, header = Where(thread, row.ns, row.id), self._codec.header(thread, row)
             self._check_drift(schema, schema.judge(header.stamp, where), where, header)
 
-    def read(self, schema: Schema, snapshot: Snapshot, header: Header, shelf: Shelf) -> tuple[Image, bool]:
-        """A checkpoint with its writes in LangGraph's order, and whether it is another than what is stored.
+    def read(
+        self, schema: Schema, snapshot: Snapshot, header: Header, shelf: Shelf, *, keep: bool = False
+    ) -> tuple[Image, bool]:
+        """A checkpoint with its writes in LangGraph's order, and whether it is another than what is stored. With `keep`,
+        values that no change speaks of are `Kept`.
 
         Raises `SchemaMismatch`, and what decoding raises.
         """
@@ -111,12 +125,17 @@ class Upgrader:
         where = Where(thread, row.ns, row.id)
         verdict = schema.judge(header.stamp, where)
         self._check_drift(schema, verdict, where, header)
-        checkpoint = {**header.checkpoint, "channel_values": self._values(thread, header, verdict, shelf)}
+        located = list(self.located(schema, snapshot, where))
+        # What a task has sent tells which one it is, so that the writes of every version have to do with it.
+        several = _changes(verdict, *(found.verdict for found in located))
+        stays = partial(self._stays, several) if keep else _none_stay
+        checkpoint = {**header.checkpoint, "channel_values": self._values(thread, header, verdict, shelf, stays)}
         image = Image(thread, row.ns, row.id, checkpoint, header.metadata, version=verdict.version)
         writes: dict[int, list[Write]] = {}
-        for found in self.located(schema, snapshot, where):
+        for found in located:
             write, version = found.row, found.verdict.version
-            value = self.value(thread, found, shelf)
+            kept = stays(found.verdict, found.channel)
+            value = Kept(found.layout) if kept else self.value(thread, found, shelf)
             writes.setdefault(version, []).append(
                 Write(write.task, write.idx, write.path, found.channel, value, version)
             )
@@ -131,15 +150,17 @@ class Upgrader:
         image.writes.sort(key=lambda write: writes_sort_key(write.path, write.task, write.idx))
         return image, changed
 
-    def plain(self, snapshot: Snapshot, header: Header, shelf: Shelf) -> Image:
-        """A checkpoint with its writes as they are, in LangGraph's order."""
+    def plain(self, snapshot: Snapshot, header: Header, shelf: Shelf, *, keep: bool = False) -> Image:
+        """A checkpoint with its writes as they are, in LangGraph's order. With `keep`, as with `read`."""
         thread, row, codec = snapshot.thread, snapshot.row, self._codec
         image = Image(thread, row.ns, row.id, {**header.checkpoint}, header.metadata)
-        image.checkpoint["channel_values"] = codec.values(thread, header, shelf)
+        stays = partial(self._stays, ()) if keep else _none_stay
+        image.checkpoint["channel_values"] = self._values(thread, header, _AS_IT_IS, shelf, stays)
         for write in snapshot.writes:
             layout, stamp = codec.write_layout(thread, row.ns, row.id, write)
             channel = channel_name(write.channel)
-            value = codec.value(thread, channel, layout, shelf)
+            kept = stays(_AS_IT_IS, channel)
+            value = Kept(layout) if kept else codec.value(thread, channel, layout, shelf)
             image.writes.append(Write(write.task, write.idx, write.path, channel, value, stamp=stamp))
         image.writes.sort(key=lambda write: writes_sort_key(write.path, write.task, write.idx))
         return image
@@ -173,6 +194,18 @@ class Upgrader:
                     if channel in sought:
                         yield found.row.task, channel, new
 
+    def lying(self, schema: Schema, where: Where, header: Header) -> dict[str, Layout]:
+        """Where the values of a checkpoint lie that no change speaks of, by the names of now."""
+        verdict = schema.judge(header.stamp, where)
+        changes = _changes(verdict)
+        return {
+            name: layout
+            for channel, layout in header.layouts.items()
+            if not channel.startswith(PLUMBING)
+            and untouched(changes, channel)
+            and (name := current_name(verdict, channel)) is not None
+        }
+
     def seeds(self, schema: Schema, thread: str, row: CheckpointRow, header: Header) -> Mapping[str, Seed]:
         """Where the values of a checkpoint lie, by the names of now."""
         where = Where(thread, row.ns, row.id)
@@ -185,13 +218,28 @@ class Upgrader:
         value = self._view(seed.verdict).value(seed.where.thread, seed.channel, seed.layout, shelf)
         return schema.history_seed(seed.verdict, seed.channel, value, seed.where)
 
-    def _values(self, thread: str, header: Header, verdict: Verdict, shelf: Shelf) -> dict[str, Any]:
+    def _values(self, thread: str, header: Header, verdict: Verdict, shelf: Shelf, stays: Stays) -> dict[str, Any]:
         view = self._view(verdict)
         return {
-            channel: view.value(thread, channel, layout, shelf)
+            channel: Kept(layout) if stays(verdict, channel) else view.value(thread, channel, layout, shelf)
             for channel, layout in header.layouts.items()
             if not _unread(verdict, channel)
         }
+
+    def _stays(self, several: Sequence[Change], verdict: Verdict, channel: str) -> bool:
+        """Whether no change speaks of the value of a channel, or of a write to it. `several` are all changes to the
+        checkpoint and its writes."""
+        if channel.startswith((BRANCH, JOIN)) or channel == SOURCE:
+            return False
+        changes = _changes(verdict)
+        if any(change.classes for change in changes):
+            return False
+        if channel in (START, TASKS, INTERRUPT):
+            # These hold names of nodes and channels, or ids that are made of such.
+            return not self.renames_nodes and all(change.adds for change in several)
+        if channel in CONTROL:
+            return True
+        return untouched(changes, channel)
 
     def _view(self, verdict: Verdict) -> Codec:
         if not verdict.steps:
@@ -224,6 +272,21 @@ class Upgrader:
             )
         self._told.add((schema, verdict.table))
         self._tell(where.thread, text)
+
+
+def untouched(changes: Iterable[Change], channel: str) -> bool:
+    """Whether `changes` leave what a channel holds as it is, under whatever name."""
+    name: str | None = channel
+    for change in changes:
+        whole = change.whole and not channel.startswith(PLUMBING)
+        if name is None or whole or change.classes or name in change.maps:
+            return False
+        name = change.channel(name)
+    return name is not None
+
+
+def _changes(*verdicts: Verdict) -> list[Change]:
+    return [change for verdict in verdicts for step in verdict.steps for change in step.changes]
 
 
 def _order(found: Found) -> tuple[str, str, int]:

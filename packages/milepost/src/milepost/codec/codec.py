@@ -16,7 +16,18 @@ from milepost.codec.coding import Coding, OwnCoding, coding_for, own_serializer
 from milepost.codec.envelope import Vault, unwrap, wrap
 from milepost.codec.header import Header, front, open_header, open_layouts, reseal_header, seal_header, with_fact
 from milepost.codec.items import Inline, Item, Piece, cut, size
-from milepost.codec.layout import INLINES, TYPED, Address, Layout, Placer, from_wire, is_snapshot, spans_of, to_wire
+from milepost.codec.layout import (
+    INLINES,
+    TYPED,
+    Address,
+    Kept,
+    Layout,
+    Placer,
+    from_wire,
+    is_snapshot,
+    spans_of,
+    to_wire,
+)
 from milepost.codec.memo import Memory, ThreadMemo
 from milepost.codec.pack import COMPRESS_OVER, merge, regroup, repack, reseal_pack, seal_pack
 from milepost.codec.revive import Renames
@@ -50,7 +61,7 @@ class Draft:
     facets: Facets
     versions: Mapping[str, Any]
     pieces: dict[str, Piece | Layout]
-    """By channel, in order; a layout where the parent's is referred to."""
+    """By channel, in order; a layout where the parent's is referred to, or the value is `Kept`."""
     unchanged: dict[str, Any]
     """The values of those, should the store be found to have lost them."""
     memo: ThreadMemo
@@ -92,7 +103,8 @@ class DraftWrite:
     idx: int
     path: str
     channel: str
-    piece: Piece
+    piece: Piece | Layout
+    """A layout where the value is stored as it lies."""
     stamp: bytes | None = None
 
 
@@ -126,6 +138,15 @@ class Codec:
         clone._own, clone._own_coding = own, OwnCoding(own)
         return clone
 
+    def exact(self) -> Codec:
+        """The same, but never giving the data of an object in its place: for what is read to be stored again. Of a
+        serializer that is neither Milepost's nor LangGraph's nobody can tell."""
+        own = self._own.exact()
+        clone = Codec(own if isinstance(self.serde, Serializer) else self.serde, self._memory, self._vault)
+        clone._own, clone._own_coding = own, OwnCoding(own)
+        clone._coding = self._coding.exact()
+        return clone
+
     @property
     def seals(self) -> bool:
         """Whether anything of the metadata may be told to the store."""
@@ -144,7 +165,10 @@ class Codec:
         new_versions: ChannelVersions,
         stamp: bytes | None = None,
     ) -> Draft:
-        """Encode a checkpoint. Raises `Unserializable` naming thread, channel and path."""
+        """Encode a checkpoint. Raises `Unserializable` naming thread, channel and path.
+
+        What is `Kept` must be of the generation that the thread is known to be at, and be placed before that changes.
+        """
         memo = self._memory.thread(thread)
         versions = dict(checkpoint["channel_versions"])
         pieces: dict[str, Piece | Layout] = {}
@@ -155,6 +179,9 @@ class Codec:
             epoch = memo.epoch
             before = (memo.values(ns, parent) if parent is not None else None) or {}
             for channel, value in checkpoint["channel_values"].items():
+                if type(value) is Kept:
+                    pieces[channel] = value.layout
+                    continue
                 if channel not in new_versions and channel in versions and channel in before:
                     label, layout = before[channel]
                     if type(label) is type(versions[channel]) and label == versions[channel]:
@@ -289,7 +316,7 @@ class Codec:
         """Encode the pending writes of a task. Raises `Unserializable` naming thread, channel and path."""
         drafts: list[DraftWrite] = []
         for at, (channel, value) in enumerate(writes):
-            piece = self._encode(thread, channel, value)
+            piece = value.layout if type(value) is Kept else self._encode(thread, channel, value)
             drafts.append(DraftWrite(task, WRITES_IDX_MAP.get(channel, at), path, channel, piece, stamp))
         return drafts
 
@@ -305,8 +332,9 @@ class Codec:
         with memo.lock:
             memo.speak(self._coding)
             for draft in drafts:
-                placer = self._placer(memo, (draft.piece,), everything)
-                layout = placer.layout(draft.piece, self._typed)
+                piece = draft.piece
+                placer = self._placer(memo, () if isinstance(piece, tuple) else (piece,), everything)
+                layout = piece if isinstance(piece, tuple) else placer.layout(piece, self._typed)
                 spans = _spans((layout,))
                 if placer.refers_elsewhere(spans):
                     generation = memo.epoch
@@ -372,7 +400,7 @@ class Codec:
         try:
             header = with_fact(
                 *(row.header, thread, row.ns, row.id, (PINNED, True if pin else None)),
-                own=self._own,
+                own=self._own.exact(),
                 serde=self.serde,
                 vault=self._vault,
             )

@@ -45,6 +45,10 @@ class Coding(Protocol):
 
     def decode(self, data: bytes, /) -> Any: ...
 
+    def exact(self) -> Coding:
+        """The same, raising `Unserializable` where decoding gives something else than what was encoded."""
+        ...
+
 
 class OwnCoding:
     """Fragments of msgpack: the fragments of a list's elements, joined behind an array header, are the list."""
@@ -59,6 +63,9 @@ class OwnCoding:
         self.encode: Callable[[Any], bytes] = serde.encode
         self.decode: Callable[[bytes], Any] = serde.decode
 
+    def exact(self) -> OwnCoding:
+        return OwnCoding(self.eyes.exact())
+
     def finish(self, plain: bytes) -> bytes:
         return plain
 
@@ -71,9 +78,11 @@ class TypedCoding:
 
     typed = True
 
-    def __init__(self, serde: SerializerProtocol, eyes: Serializer) -> None:
+    def __init__(self, serde: SerializerProtocol, eyes: Serializer, probe: Serializer | None = None) -> None:
         self.eyes = eyes
         self._serde = serde
+        self._probe = probe
+        """Decodes first what LangGraph's serializer is to decode, and raises where that one would give less."""
         self._cipher = serde.cipher if type(serde) is EncryptedSerializer else None
         self.secret = self._cipher is not None
         self._dumps = serde.serde.dumps_typed if type(serde) is EncryptedSerializer else serde.dumps_typed
@@ -112,7 +121,20 @@ class TypedCoding:
             kind, payload = cast("list[Any]", ormsgpack.unpackb(data))
         except (ValueError, TypeError) as exc:
             raise Corrupt("a stored value is not a (type, bytes) pair", damage="item") from exc
+        if self._probe is not None:
+            plain_kind, plain = ormsgpack.unpackb(self.plain(data))
+            if plain_kind == "msgpack":
+                self._probe.decode(plain)
         return self._serde.loads_typed((kind, payload))
+
+    def exact(self) -> TypedCoding:
+        inner: object = self._serde.serde if type(self._serde) is EncryptedSerializer else self._serde
+        if isinstance(inner, Serializer):
+            return TypedCoding(self._serde, self.eyes, inner.exact())
+        if type(inner) is not JsonPlusSerializer or inner._custom_unpack_ext_hook:  # noqa: SLF001  # no public name
+            return self
+        allowed: Any = inner._allowed_msgpack_modules  # noqa: SLF001  # (as above)
+        return TypedCoding(self._serde, self.eyes, Serializer(allowed_msgpack_modules=allowed).exact())
 
 
 def own_serializer(serde: SerializerProtocol) -> Serializer:

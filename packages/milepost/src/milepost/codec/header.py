@@ -31,7 +31,7 @@ from milepost.codec.kinds import RAW
 from milepost.codec.layout import Layout, from_wire, to_wire
 from milepost.codec.pack import COMPRESS_OVER
 from milepost.codec.values import Serializer
-from milepost.errors import Corrupt
+from milepost.errors import Corrupt, Unserializable
 
 _OWN, _FOREIGN = 0, 1
 _TEXT = frozenset({str})
@@ -174,6 +174,8 @@ def open_header(
         updated = None if touched is None else [names[at] for at in touched]
         rest = _in_front(rest, v=v, ts=ts, id=rest.get("id", id), updated_channels=updated)
         facts = _in_front(facts, source=source, step=step, parents=parents)
+    except Unserializable:
+        raise
     except (ValueError, TypeError, IndexError) as exc:
         raise Corrupt(f"the header of checkpoint {id!r} does not make sense: {exc}", damage="header") from exc
     return Header(rest, facts, layouts, stamp[0] if stamp else None)
@@ -223,6 +225,8 @@ def with_fact(
         facts = serde.loads_typed(tuple(body[at])) if body[0] == _FOREIGN else body[at][3]
         facts = {key: kept for key, kept in facts.items() if key != name} | ({} if value is None else {name: value})
         body[at] = list(serde.dumps_typed(facts)) if body[0] == _FOREIGN else [*body[at][:3], facts]
+    except Unserializable:
+        raise
     except (ValueError, TypeError, IndexError) as exc:
         raise Corrupt(f"the header of checkpoint {id!r} does not make sense: {exc}", damage="header") from exc
     encoded = ormsgpack.packb(body) if body[0] == _FOREIGN else own.encode(body)

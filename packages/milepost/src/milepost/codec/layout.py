@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
@@ -31,6 +32,13 @@ INLINES = (INLINE, INLINE + TYPED)
 Layout = tuple[Any, ...]
 Address = tuple[int, int, int]
 """(writer, number, sum)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Stands for a value that was not decoded, and is to be stored as it lies."""
+
+    layout: Layout
 
 
 class Placer:

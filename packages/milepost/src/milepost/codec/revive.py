@@ -58,13 +58,24 @@ class Gone(Exception):
 
 
 class Policy:
-    """What a reader may build, and what it does about what it cannot. Immutable, so shared by copies and threads."""
+    """What a reader may build, and what it does about what it cannot. Immutable, so shared by copies and threads.
 
-    __slots__ = ("allowed", "pickles", "registry", "renamed", "unknown")
+    With `exact`, data never stands for an object: what is read is to be stored again.
+    """
+
+    __slots__ = ("allowed", "exact", "pickles", "registry", "renamed", "unknown")
 
     def __init__(
-        self, allowed: Allowed, unknown: Unknown, registry: Registry, *, pickles: bool, renamed: Renames | None = None
+        self,
+        allowed: Allowed,
+        unknown: Unknown,
+        registry: Registry,
+        *,
+        pickles: bool,
+        renamed: Renames | None = None,
+        exact: bool = False,
     ) -> None:
+        self.exact = exact
         self.renamed = renamed
         self.allowed = allowed
         self.unknown = unknown
@@ -95,6 +106,17 @@ class Policy:
             module, qualname, module, qualname,
         )  # fmt: skip
         return False
+
+
+class Forbidden(Gone):
+    """LangGraph's allow-list does not name a class, so it is not to be built."""
+
+    def __init__(self, module: str, qualname: str) -> None:
+        super().__init__("LangGraph's allow-list does not name it", module=False)
+        self.advice = (
+            f"Use saver.with_allowlist([({module!r}, {qualname!r})]), or the checkpointer of a compiled graph whose state "
+            "names the class"
+        )
 
 
 def find(module: str, qualname: str) -> Any:
@@ -202,12 +224,14 @@ class Revival:
             raise Corrupt("a stored object does not name its class", damage="value")
         renamed = self._policy.renamed.get((module, qualname)) if self._policy.renamed else None
         if renamed is None and not self._policy.allows(module, name, qualname):
+            if self._policy.exact:
+                return self._lost(code, data, module, qualname, payload, Forbidden(module, qualname))
             self.degraded += 1
             return payload
         try:
             cls = find(*(renamed or (module, qualname))) if not isinstance(renamed, type) else renamed
         except Gone as exc:
-            if not tail and not exc.module:
+            if not tail and not exc.module and not self._policy.exact:
                 # LangGraph's serializer writes instances of classes inside functions and classes so.
                 return self._payload(module, qualname, payload, exc)
             return self._lost(code, data, module, qualname, payload, exc)
@@ -227,6 +251,8 @@ class Revival:
                 "Blocked deserialization of method call %s.%s.%s - not in allowed methods set.",
                 module, name, method,
             )  # fmt: skip
+            if self._policy.exact:
+                return self._lost(exts.METHOD, data, module, name, arg, Forbidden(module, f"{name}.{method}"))
             self.degraded += 1
             return arg
         try:
@@ -239,11 +265,16 @@ class Revival:
         reason = str(exc) if isinstance(exc, Gone) else f"it refused what is stored ({exc!r})"
         if self._policy.unknown == "placeholder":
             return Placeholder(dotted, reason, code, bytes(data))
-        if self._policy.unknown == "payload":
+        if self._policy.unknown == "payload" and not self._policy.exact:
             return self._payload(module, qualname, payload, exc)
+        advice = (
+            exc.advice
+            if isinstance(exc, Forbidden)
+            else "Make the class available again under that name and with those fields"
+        )
         raise Unserializable(
-            f"a stored object of class {dotted} cannot be rebuilt: {reason}. Make the class available again under "
-            'that name and with those fields, or read with Serializer(unknown="placeholder").',
+            f"a stored object of class {dotted} cannot be rebuilt: {reason}. {advice}, or read with "
+            'Serializer(unknown="placeholder").',
             path="",
             type=dotted,
             reason=reason,

@@ -57,20 +57,22 @@ class Serializer(JsonPlusSerializer):
         self._unknown: Unknown = unknown
         self._policy = self._make_policy()
 
-    def _make_policy(self, renamed: Renames | None = None) -> Policy:
+    def _make_policy(self, renamed: Renames | None = None, *, exact: bool = False) -> Policy:
         return Policy(
             self._allowed_msgpack_modules,
             self._unknown,
             self._level.registry,
             pickles=bool(self.pickle_fallback),
             renamed=renamed,
+            exact=exact,
         )
 
     def with_msgpack_allowlist(self, extra_allowlist: Iterable[tuple[str, ...] | type]) -> Serializer:
         """A serializer that also allows these classes, or itself when it does already."""
         clone = cast("Serializer", super().with_msgpack_allowlist(extra_allowlist))
         if clone is not self:
-            clone._policy = clone._make_policy()  # noqa: SLF001  # a copy of self, which nobody else has seen
+            # A copy of self, which nobody else has seen.
+            clone._policy = clone._make_policy(self._policy.renamed, exact=self._policy.exact)  # noqa: SLF001
         return clone
 
     @property
@@ -84,7 +86,14 @@ class Serializer(JsonPlusSerializer):
         The old class is not looked for, and the new one is allowed by being named here.
         """
         clone = copy.copy(self)
-        clone._policy = clone._make_policy(classes)  # noqa: SLF001  # (as above)
+        clone._policy = clone._make_policy(classes, exact=self._policy.exact)  # noqa: SLF001  # (as above)
+        return clone
+
+    def exact(self) -> Serializer:
+        """A serializer for what is to be stored again: it never gives the data of an object in its place, also where
+        LangGraph does, but raises `Unserializable`, or gives a `Placeholder`."""
+        clone = copy.copy(self)
+        clone._policy = clone._make_policy(self._policy.renamed, exact=True)  # noqa: SLF001  # (as above)
         return clone
 
     def encode(self, obj: Any) -> bytes:

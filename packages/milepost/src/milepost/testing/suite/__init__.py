@@ -23,6 +23,7 @@ from milepost.testing.suite.ledger_contended import CallsContended, CallsFaults
 from milepost.testing.suite.ledger_threads import CallsBarrier, CallsKeys, CallsOfThreads, CallsOrphans
 from milepost.testing.suite.migration import Migration
 from milepost.testing.suite.moving import Moves
+from milepost.testing.suite.objects import Objects
 from milepost.testing.suite.outlines import Outlines, Pins
 from milepost.testing.suite.reading import Latest, Listing
 from milepost.testing.suite.releases import Releases
@@ -73,6 +74,7 @@ __all__ = [
     "Merging",
     "Migration",
     "Moves",
+    "Objects",
     "Observed",
     "Once",
     "Outlines",
@@ -135,6 +137,7 @@ class Everything(
     Serializers,
     Releases,
     Migration,
+    Objects,
     Moves,
     Concurrency,
     Faults,
