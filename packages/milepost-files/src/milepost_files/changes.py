@@ -152,7 +152,7 @@ class DeleteThread(Change):
 
     def decide(self, index: Index, read: Read, now: float) -> FrameDraft | None:
         calls = kept(self._thread, index.calls, read, force=self._force)
-        if index.empty and not index.damage and len(calls) == len(index.calls.spots):
+        if index.bare and not index.damage and len(calls) == len(index.calls.spots):
             return None
         tombstone = Tombstone.of(index.ids(), now, index.tombstone)
         records: list[Record] = [[frames.TOMBSTONE, list(tombstone.ids), tombstone.floor, tombstone.at]]

@@ -58,7 +58,7 @@ def outline(log: Log) -> Outline | None:
     """The verb `outline`."""
 
     def plan(index: Index) -> _Outlined | None:
-        if index.empty:
+        if index.bare:
             return None
         rows = [(ns, row) for ns, namespace in index.namespaces.items() for row in namespace.rows.values()]
         written = {

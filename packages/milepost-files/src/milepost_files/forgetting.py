@@ -31,7 +31,7 @@ def forget(root: Root, thread: str) -> None:
 def over(index: Index, now: float) -> bool:
     """Whether nothing in a log counts any more. Fences are made of the time, so the next one is greater if the last one
     was of the past; whoever had that is as late as a write that a tombstone would refuse."""
-    if not index.empty or index.damage or index.calls.spots or index.tombstone is None:
+    if not index.bare or index.damage or index.calls.spots or index.tombstone is None:
         return False
     lease = index.lease
     leased = lease.fence >= int(now * 1e6) or now - max(lease.since, lease.expires) < TOMBSTONE_LIFE

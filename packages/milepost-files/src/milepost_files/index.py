@@ -208,6 +208,11 @@ class Index:
         return not self.namespaces
 
     @property
+    def bare(self) -> bool:
+        """Whether there is no pack either. A copy that was interrupted leaves packs alone."""
+        return self.empty and not self.packs
+
+    @property
     def dead(self) -> int:
         """Bytes of the log that nothing refers to, roughly."""
         return self.end - self.live - self.calls.live

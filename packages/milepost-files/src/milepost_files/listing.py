@@ -301,8 +301,8 @@ def stats(root: Root, thread: str | None) -> Stats:
 
 
 def _stats(log: Log) -> Stats:
-    counts = _planned(log, lambda index: None if index.empty else index.counts())
-    return Stats(0, 0, 0, 0, log.size()) if counts is None else Stats(1, *counts, log.size())
+    found = _planned(log, lambda index: (int(not index.empty), *index.counts()))
+    return Stats(*(found or (0, 0, 0, 0)), log.size())
 
 
 def calls(root: Root, query: CallQuery, after: tuple[str, ...] | None, limit: int) -> CallPage:

@@ -25,7 +25,7 @@ def outlining(queries: Queries, thread: str) -> Request:
 def outlined(answers: Answers) -> Outline | None:
     """What `outlining` was answered."""
     head, found, packs = answers
-    if not head or not found:
+    if not head or not (found or packs):
         return None
     ((generation, token),) = head
     return Outline(

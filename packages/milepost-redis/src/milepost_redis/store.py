@@ -258,6 +258,8 @@ class RedisStore:
             return ThreadRow(thread, "", 0, 0, 0, 0, 0.0, 0.0, waiting=False)
         status_of(thread, reply)
         head, heads, lease, leased = wire.head(reply[1]), list(reply[2]), wire.lease(reply[3]), bool(reply[4])
+        if not (head.rows or head.writes):
+            return None
         while len(reply[2]) == BATCH:
             call = self._heads_call(thread, reply[2][-1][0] + wire.NUL)
             reply = (await self._steps("list threads", call))[0]
@@ -462,7 +464,8 @@ class RedisStore:
             for line in lines:
                 if line is not None:
                     head = wire.head(line)
-                    counted = (1, int(head.rows), int(head.writes), int(head.packs), int(head.bytes))
+                    there = int(head.rows + head.writes > 0)
+                    counted = (there, int(head.rows), int(head.writes), int(head.packs), int(head.bytes))
                     total = Stats(*(sum(pair) for pair in zip(total, counted, strict=True)))
             if thread is not None or len(names) < BATCH:
                 return total

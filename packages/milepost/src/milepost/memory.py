@@ -392,7 +392,7 @@ class MemoryStore(MemoryCalls):
             threads = self._data.threads
             chosen = list(threads.values()) if thread is None else [threads[thread]] if thread in threads else []
             return Stats(
-                threads=len(chosen),
+                threads=sum(bool(place.rows or place.writes) for place in chosen),
                 checkpoints=sum(len(place.rows) for place in chosen),
                 writes=sum(len(rows) for place in chosen for rows in place.writes.values()),
                 packs=sum(len(place.packs) for place in chosen),

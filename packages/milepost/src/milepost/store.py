@@ -394,7 +394,7 @@ class Store(Protocol):
         ...
 
     async def outline(self, thread: str) -> Outline | None:
-        """The thread's outline, as cheap as can be had; None when there is no such thread."""
+        """The thread's outline, as cheap as can be had; None when nothing of it is stored, not even a pack."""
         ...
 
     async def rows(self, thread: str, places: Sequence[tuple[str, str]]) -> Batch:

@@ -140,6 +140,7 @@ WITH t AS MATERIALIZED (
     FROM {thread} t
     WHERE hash = %(thread)s::bytea AND (
         EXISTS (SELECT FROM {checkpoint} WHERE thread = t.key) OR EXISTS (SELECT FROM {write} WHERE thread = t.key)
+        OR EXISTS (SELECT FROM {pack} WHERE thread = t.key)
     ) AND {settled}
 ), ids AS MATERIALIZED (
     SELECT c.id FROM t JOIN {checkpoint} c ON c.thread = t.key

@@ -21,6 +21,7 @@ from milepost.testing.suite.leases import Leases
 from milepost.testing.suite.ledger import CallsInDoubt, CallsOnce
 from milepost.testing.suite.ledger_contended import CallsContended, CallsFaults
 from milepost.testing.suite.ledger_threads import CallsBarrier, CallsKeys, CallsOfThreads, CallsOrphans
+from milepost.testing.suite.leftovers import Leftovers
 from milepost.testing.suite.migration import Migration
 from milepost.testing.suite.moving import Moves
 from milepost.testing.suite.objects import Objects
@@ -70,6 +71,7 @@ __all__ = [
     "InPlace",
     "Latest",
     "Leases",
+    "Leftovers",
     "Listing",
     "Merging",
     "Migration",
@@ -127,6 +129,7 @@ class Everything(
     Hooked,
     Guarded,
     Archives,
+    Leftovers,
     Background,
     Compacts,
     Runs,
