@@ -17,7 +17,6 @@ there, and does not bring the thread back.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import os
 import struct
@@ -35,7 +34,6 @@ import ormsgpack
 from milepost.codec.envelope import unwrap, wrap
 from milepost.codec.pack import MERGE_LEVEL
 from milepost.errors import Corrupt, FormatTooNew, InvalidConfig
-from milepost.pending import running_loop
 from milepost.places import check_path, check_thread
 from milepost.store import Batch, CheckpointRow, Pack, Span, WriteRow, merge_spans
 from milepost.tenants import check_tenant, full_name
@@ -83,6 +81,8 @@ class ArchiveFolder(Hooks):
     Raises `InvalidConfig` for what is no path or no tenant.
     """
 
+    blocking = ("archive", "erase")
+
     def __init__(self, folder: str | os.PathLike[str], *, tenant: str | None = None) -> None:
         self.folder = Path(check_path(folder, "folder"))
         self.tenant = None if tenant is None else check_tenant(tenant)
@@ -111,11 +111,6 @@ class ArchiveFolder(Hooks):
             _NOTED.reset(token)
 
     def archive(self, thread: str, batch: Batch) -> object:
-        if running_loop() is not None:
-            return asyncio.to_thread(self._append, thread, batch)
-        return self._append(thread, batch)
-
-    def _append(self, thread: str, batch: Batch) -> bool:
         path = self.path_of(thread)
         self.folder.mkdir(parents=True, exist_ok=True)
         with _locked(path) as file:
@@ -142,11 +137,6 @@ class ArchiveFolder(Hooks):
             return self._digest(thread) in file.read()
 
     def erase(self, thread: str) -> object:
-        if running_loop() is not None:
-            return asyncio.to_thread(self._erase, thread)
-        return self._erase(thread)
-
-    def _erase(self, thread: str) -> int:
         if not self.folder.is_dir():
             return 0
         path = self.path_of(thread)

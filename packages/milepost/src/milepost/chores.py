@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import cast
 
@@ -12,13 +13,13 @@ from langgraph.checkpoint.base import DeltaChannelHistory
 
 from milepost import archive, maintenance, upkeep
 from milepost.codec.codec import of_checkpoint
-from milepost.errors import Conflict, InvalidConfig, MilepostError
+from milepost.errors import Conflict, Corrupt, InvalidConfig, MilepostError
 from milepost.observe import log, thread_hash
 from milepost.operations import PAGE, TRIES, Operations, restless
 from milepost.places import ATTACHMENTS, PINNED, Place
 from milepost.retention import live_spans
 from milepost.sides import Side
-from milepost.store import Query
+from milepost.store import Query, Store
 from milepost.tenants import TenantBackend, bare_name, full_name
 
 
@@ -30,25 +31,65 @@ async def keep(ops: Operations, side: Side, order: upkeep.Order) -> upkeep.Repor
         return await Operations(ops.shared, ops.codec.exact()).history(side, Place(thread, ns, id), channels)
 
     order = replace(order, ledger="ledger" in ops.shared.backend.capabilities)
-    return await upkeep.maintain(await ops.open(side), ops.codec, order, history, ops.watch)
+    return await upkeep.maintain(await ops.open(side), ops.codec, order, history, side.ask, ops.watch)
 
 
 async def erase(ops: Operations, side: Side, thread: str, hooks: upkeep.Hooks, *, force: bool) -> upkeep.Erased:
     """See `milepost.saver.Saver.erase`."""
-    outline = await (await ops.open(side)).outline(thread)
-    before = maintenance.Amount() if outline is None else maintenance.Amount.of(outline)
-    attachments = 0 if outline is None else sum(mark.ns == ATTACHMENTS for mark in outline.marks)
-    try:
-        await ops.delete_thread(side, thread, force=force)
-        archived = await upkeep.called(hooks.erase(thread)) or 0
-    except Exception as exc:
-        return upkeep.Erased(thread, before, attachments, 0, f"{type(exc).__name__}: {exc}")
-    return upkeep.Erased(thread, before, attachments, archived)
+    store = await ops.open(side)
+    before, attachments, archived = maintenance.Amount(), 0, 0
+    failure: Exception | None = None
+    with ops.watch("erase", thread) as event:
+        # Whatever happens from here on is told in the report: the threads before this one are gone.
+        try:
+            with suppress(Corrupt):  # what nobody can read any more goes as well
+                before, attachments = await _amount(store, thread)
+            with hooks.erasing(thread):
+                await ops.delete_thread(side, thread, force=force)
+                archived = await upkeep.Asker(hooks, side.ask, ops.watch).erase(thread)
+        except Exception as exc:
+            failure = exc
+        if event is not None:
+            event.bytes = before.bytes
+            event.facts = {
+                "checkpoints": before.checkpoints,
+                "writes": before.writes,
+                "attachments": attachments,
+                "archived": archived,
+            }
+            if failure is not None:
+                event.outcome, event.error = "error", type(failure).__name__
+    error = "" if failure is None else f"{type(failure).__name__}: {failure}"
+    return upkeep.Erased(thread, before, attachments, archived, error)
+
+
+async def _amount(store: Store, thread: str) -> tuple[maintenance.Amount, int]:
+    """How much there is of a thread, and how many attachments."""
+    outline = await store.outline(thread)
+    if outline is None:
+        return maintenance.Amount(), 0
+    return maintenance.Amount.of(outline), sum(mark.ns == ATTACHMENTS for mark in outline.marks)
 
 
 async def restore(ops: Operations, side: Side, path: str | os.PathLike[str], thread: str | None) -> upkeep.Restored:
     """See `milepost.saver.Saver.restore`."""
-    store = await ops.open(side)
+    with ops.watch("restore", thread or "") as event:
+        restored, size = await _restored(ops, await ops.open(side), path, thread)
+        if event is not None:
+            event.thread, event.bytes = thread_hash(restored.thread), size
+            event.facts = {
+                "checkpoints": restored.checkpoints,
+                "writes": restored.writes,
+                "attachments": restored.attachments,
+                "cut": restored.cut,
+            }
+        return restored
+
+
+async def _restored(
+    ops: Operations, store: Store, path: str | os.PathLike[str], thread: str | None
+) -> tuple[upkeep.Restored, int]:
+    """What was loaded, and how many bytes it is."""
     name, found, cut = archive.whole(path)
     source = _own(ops, name, path)
     target = thread or source
@@ -74,7 +115,8 @@ async def restore(ops: Operations, side: Side, path: str | os.PathLike[str], thr
         await store.load(target, replace(batch, rows=batch.rows[at : at + PAGE], writes=(), packs=()))
     ops.codec.reset(target)
     attachments = sum(row.ns == ATTACHMENTS for row in batch.rows)
-    return upkeep.Restored(target, len(batch.rows) - attachments, len(batch.writes), attachments, cut)
+    size = upkeep.size_of(replace(batch, packs=tuple(packs)))
+    return upkeep.Restored(target, len(batch.rows) - attachments, len(batch.writes), attachments, cut), size
 
 
 def _own(ops: Operations, name: str, path: str | os.PathLike[str]) -> str:

@@ -8,11 +8,15 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
+class Suspended(RuntimeError):
+    """What was to be run to its end without an event loop awaited something that takes one."""
+
+
 def run(coro: Coroutine[Any, Any, T]) -> T:
     """Run `coro`, which only awaits blocking ports, and return its result.
 
-    Raises whatever the coroutine raises, with its own traceback, and ``RuntimeError`` if it really suspended: then a
-    store awaited something other than its port.
+    Raises whatever the coroutine raises, with its own traceback, and `Suspended` if it really suspended: then a store
+    awaited something other than its port.
     """
     try:
         coro.send(None)
@@ -21,4 +25,4 @@ def run(coro: Coroutine[Any, Any, T]) -> T:
         return result
     finally:
         coro.close()
-    raise RuntimeError("a blocking call awaited something asynchronous")
+    raise Suspended("a blocking call awaited something asynchronous")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeGuard, cast
+from typing import Any, ClassVar, Literal, TypeGuard, cast
 
 from milepost.callstore import CALL_PAGE, UNSETTLED, CallQuery, CallStore
 from milepost.codec import Codec
@@ -16,7 +15,6 @@ from milepost.compacting import Compacted, Compaction, History, compacted
 from milepost.errors import InvalidConfig, Unavailable
 from milepost.maintenance import Amount, Ready, ThreadPlan, by_policy, carry_out, plan_thread
 from milepost.observe import Watch, log, thread_hash
-from milepost.pending import running_loop
 from milepost.places import ATTACHMENTS
 from milepost.retention import Place, Retention, live_spans
 from milepost.store import Batch, Drop, Store
@@ -30,16 +28,24 @@ Outcome = Literal["changed", "unchanged", "moved", "leased", "vetoed", "failed"]
 
 
 Progress = Callable[[int, "ThreadReport | None"], object]
+Watching = Callable[[str, str], Watch]
+"""Begins to observe an operation on a thread."""
+Ask = Callable[..., Awaitable[Any]]
+"""Calls a hook in the flavour of whoever maintains: `milepost.sides.Side.ask`."""
 
 
 class Hooks:
-    """What to call around the maintenance of a thread. Subclass it; each method but `archiving` may also be a coroutine
-    function, where maintenance is async.
+    """What to call around the maintenance of a thread. Subclass it; each method but `archiving` and `erasing` may also be a
+    coroutine function, where maintenance is async.
 
     Nothing is held while a hook runs: a run may go on with the thread, which is then planned anew, or take a lease, and then
     it is left alone. A hook that raises stops the maintenance of that thread, and what was not handed to `archive` before
     is still there.
     """
+
+    blocking: ClassVar[tuple[str, ...]] = ()
+    """Names of the methods that wait for a disk or a network and are no coroutine functions. Where maintenance is async,
+    they are called in another thread, and hold up no event loop."""
 
     def before(self, plan: ThreadPlan) -> object:
         """Asked before anything is done. None and True agree, False keeps the thread as it is, and a list or set of
@@ -64,9 +70,19 @@ class Hooks:
         report, whose outcome stays "changed"."""
         return None
 
+    def erasing(self, thread: str) -> AbstractContextManager[object]:
+        """Entered before a thread is erased, and left when `erase` has returned: by this a hook can remember what has to
+        be removed even if the process ends in between, and tell of it by `unfinished`."""
+        return nullcontext()
+
     def erase(self, thread: str) -> object:
-        """Asked to remove what `archive` took of a thread. Returns how many things it removed, or None."""
+        """Asked to remove what `archive` took of a thread, when that is gone. Returns how many things it removed, or
+        None. May be called again with the same."""
         return None
+
+    def unfinished(self) -> Iterable[str]:
+        """The threads whose erasure did not come to its end."""
+        return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,10 +198,44 @@ def policies_of(policy: object) -> tuple[Retention, ...]:
     raise InvalidConfig(f"policy is {policy!r}: it must be a Retention, or a list of them", what="policy")
 
 
-async def maintain(
-    store: Store, codec: Codec, order: Order, history: History, watch: Callable[[str, str], Watch]
-) -> Report:
+class Asker:
+    """Calls hooks in the flavour of whoever maintains, and lets it be seen."""
+
+    def __init__(self, hooks: Hooks, ask: Ask, watch: Watching) -> None:
+        self.hooks = hooks
+        self._ask = ask
+        self._watch = watch
+
+    def has(self, name: str) -> bool:
+        """Whether the hook does anything."""
+        return getattr(type(self.hooks), name) is not getattr(Hooks, name)
+
+    async def ask(self, name: str, thread: str, *given: object, size: int = 0, **facts: object) -> Any:
+        """The answer of the hook `name`. It is observed with `facts`, and with the bytes that it was handed."""
+        if not self.has(name):
+            return None
+        with self._watch("hook", thread) as event:
+            if event is not None:
+                event.bytes, event.facts = size, {"hook": name, **facts}
+            answer = await self._ask(getattr(self.hooks, name), *given, blocks=name in self.hooks.blocking)
+            if event is not None and name == "erase":
+                event.facts["archived"] = answer if isinstance(answer, int) else 0
+            return answer
+
+    async def erase(self, thread: str) -> int:
+        """How many things the hook `erase` removed. Raises `InvalidConfig` for an answer that is no number."""
+        answer = await self.ask("erase", thread, thread)
+        if answer is None or (isinstance(answer, int) and answer >= 0):
+            return int(answer or 0)
+        raise InvalidConfig(
+            f"the hook `erase` returned {answer!r:.200}: it must return how many things it removed, or None",
+            what="erase",
+        )
+
+
+async def maintain(store: Store, codec: Codec, order: Order, history: History, ask: Ask, watch: Watching) -> Report:
     """See `milepost.saver.Saver.maintain`."""
+    asker = Asker(order.hooks, ask, watch)
     reports: list[ThreadReport] = []
     seen = 0
     after: tuple[str, ...] | None = None
@@ -196,7 +246,7 @@ async def maintain(
                 return Report(order.dry_run, seen, tuple(reports))
             seen += 1
             with watch("maintain", thread) as event:
-                report = await _thread(_Job(store, codec, order, history, thread))
+                report = await _thread(_Job(store, codec, order, history, asker, thread))
                 if event is not None:
                     told = {} if report is None else report.facts()
                     event.facts = {"outcome": "unchanged", "dry_run": order.dry_run, **told}
@@ -222,7 +272,7 @@ async def _thread(job: _Job) -> ThreadReport | None:
     try:
         report = await job.run()
         if report is not None and report.outcome == "changed" and not job.order.dry_run:
-            return await _told(job.order.hooks, report)
+            return await _told(job.asker, report)
     except Unavailable:
         raise
     except Exception as exc:
@@ -231,10 +281,10 @@ async def _thread(job: _Job) -> ThreadReport | None:
     return report
 
 
-async def _told(hooks: Hooks, report: ThreadReport) -> ThreadReport:
+async def _told(asker: Asker, report: ThreadReport) -> ThreadReport:
     """`report`, with what `Hooks.after` raises."""
     try:
-        await called(hooks.after(report))
+        await asker.ask("after", report.thread, report, **report.facts())
     except Unavailable:
         raise
     except Exception as exc:
@@ -246,8 +296,9 @@ async def _told(hooks: Hooks, report: ThreadReport) -> ThreadReport:
 class _Job:
     """The maintenance of one thread."""
 
-    def __init__(self, store: Store, codec: Codec, order: Order, history: History, thread: str) -> None:
+    def __init__(self, store: Store, codec: Codec, order: Order, history: History, asker: Asker, thread: str) -> None:
         self.order = order
+        self.asker = asker
         self.thread = thread
         self._store = store
         self._codec = codec
@@ -259,8 +310,7 @@ class _Job:
 
     async def run(self) -> ThreadReport | None:
         order = self.order
-        asks = type(order.hooks).before is not Hooks.before
-        archives = type(order.hooks).archive is not Hooks.archive
+        asks, archives = self.asker.has("before"), self.asker.has("archive")
         for _ in range(TRIES):
             plan = await self._plan(None)
             if plan is not None and await self._store.holder(self.thread) is not None:
@@ -272,7 +322,7 @@ class _Job:
             if plan is None:
                 return None if self._before is None else self.report("changed")
             self._before, self._now = self._before or plan.before, plan.before
-            wanted = _wanted(await called(order.hooks.before(plan)))
+            wanted = _wanted(await self.asker.ask("before", self.thread, plan, **_planned(plan)))
             if wanted is None:
                 return self.report("vetoed")
             if wanted:
@@ -340,7 +390,9 @@ class _Job:
                 hooks = self.order.hooks
                 with hooks.archiving(self.thread):
                     batch = await batch_of(self._store, self.thread, {*step.checkpoints, *beside})
-                    taken = await called(hooks.archive(self.thread, batch))
+                    counts = {"checkpoints": len(batch.rows), "writes": len(batch.writes), "packs": len(batch.packs)}
+                    given: dict[str, Any] = {"size": size_of(batch), **counts}
+                    taken = await self.asker.ask("archive", self.thread, self.thread, batch, **given)
                 beside, asked = [], False
                 if taken is False:
                     return False
@@ -354,20 +406,14 @@ class _Job:
         return ThreadReport(self.thread, outcome, self._gone, deleted, self._compacted, before, self._now, error)
 
 
-async def called(answer: object) -> Any:
-    """The answer of a hook, awaited if it is to be."""
-    if not inspect.isawaitable(answer):
-        return answer
-    try:
-        return await answer
-    except RuntimeError as exc:
-        if running_loop() is not None or "event loop" not in str(exc):
-            raise
-        raise InvalidConfig(
-            "a hook is a coroutine function that waits for an event loop, and there is none here: use the async methods, "
-            "such as amaintain, or have it block",
-            what="hooks",
-        ) from exc
+def _planned(plan: ThreadPlan) -> dict[str, Any]:
+    """What an event tells of a plan."""
+    return {
+        "checkpoints": len(plan.checkpoints),
+        "deleted": plan.deleted,
+        "compacted": len(plan.compacted),
+        "freed": plan.before.bytes - plan.after.bytes,
+    }
 
 
 def _wanted(answer: object) -> set[Place] | None:
@@ -397,3 +443,9 @@ async def batch_of(store: Store, thread: str, places: Collection[Place]) -> Batc
     rows = sorted(found.rows, key=lambda row: (row.key, row.ns))
     spans = live_spans(rows, (row for *_, row in found.writes))
     return Batch(tuple(rows), found.writes, tuple(await store.fetch(thread, spans) if spans else ()))
+
+
+def size_of(batch: Batch) -> int:
+    """Bytes of headers, pending writes and packs."""
+    headers = sum(len(row.header) for row in batch.rows)
+    return headers + sum(len(row.value) for *_, row in batch.writes) + sum(len(pack.data) for pack in batch.packs)

@@ -19,6 +19,7 @@ from milepost.flavour import run
 from milepost.ledger import Succeeded
 from milepost.maintaining import MAINTAINER
 from milepost.maintenance import ThreadPlan
+from milepost.observe import thread_hash
 from milepost.retention import Retention
 from milepost.store import Batch
 from milepost.testing.chain import Chain, at, id_of, inside
@@ -27,8 +28,9 @@ from milepost.testing.lab import Lab
 from milepost.testing.same import assert_same
 from milepost.testing.suite.basis import Behaviours, needs
 from milepost.testing.suite.bounded import grown, later, words
+from milepost.testing.suite.sharing import in_a_thread
 from milepost.testing.workers import Worker, wants
-from milepost.upkeep import Hooks, called
+from milepost.upkeep import Hooks, ThreadReport
 
 
 class _Meanwhile(Hooks):
@@ -222,7 +224,7 @@ class Archives(Behaviours):
                     anew = Chain(lab.saver)
                     await anew.put({"n": "somebody new"}, id="0008")
                     await anew.put({"n": "who has gone on"}, id="0009")
-                return await called(super().archive(thread, batch))
+                return super().archive(thread, batch)
 
         report = await lab.saver.maintain(Retention(keep_last=1), hooks=Slow(folder.folder))
         assert [one.outcome for one in report.threads] == ["changed"]
@@ -230,6 +232,103 @@ class Archives(Behaviours):
         assert [row.id for row in frame.batch.rows] == ["0008"], "of who was erased nothing came back"
         await lab.saver.erase(["thread"], hooks=folder)
         assert not folder.path_of("thread").exists()
+
+    async def test_blocking_calls_where_a_loop_runs(self, lab: Lab) -> None:
+        await grown(lab.saver, steps=5)
+        folder, saver = ArchiveFolder(lab.subject.directory / "archive"), lab.saver.saver
+
+        class Waits(Hooks):
+            async def erase(self, thread: str) -> object:
+                await asyncio.to_thread(int)
+                return 1
+
+        async def inside() -> None:
+            report = saver.maintain(Retention(keep_last=2), hooks=folder)
+            assert [(one.outcome, one.checkpoints) for one in report.threads] == [("changed", 3)]
+            (erased,) = saver.erase(["thread"], hooks=Waits())
+            assert (erased.error[:14], erased.before.checkpoints) == ("InvalidConfig:", 2)
+            (erased,) = saver.erase(["thread"], hooks=folder)
+            assert (erased.error, erased.archived) == ("", 1)
+
+        if lab.flavour == "async":
+            await inside()
+        else:
+            await in_a_thread(inside)
+        assert not folder.path_of("thread").exists()
+
+    async def test_the_disk_of_an_archive_holds_up_no_loop(self, lab: Lab) -> None:
+        await grown(lab.saver, steps=5)
+        threads: list[int] = []
+
+        class Noting(ArchiveFolder):
+            def archive(self, thread: str, batch: Batch) -> object:
+                threads.append(threading.get_ident())
+                return super().archive(thread, batch)
+
+            def erase(self, thread: str) -> object:
+                threads.append(threading.get_ident())
+                return super().erase(thread)
+
+        hooks = Noting(lab.subject.directory / "archive")
+        await lab.saver.maintain(Retention(keep_last=2), hooks=hooks)
+        (erased,) = await lab.saver.erase(["thread"], hooks=hooks)
+        assert (erased.error, erased.archived) == ("", 1)
+        assert [thread == threading.get_ident() for thread in threads] == 2 * [lab.flavour == "blocking"]
+
+    @pytest.mark.parametrize("answer", [OSError("the disk is full"), "3", -1, [1]])
+    async def test_what_a_hook_says_of_an_erasure(self, lab: Lab, answer: object) -> None:
+        for thread in ("a", "b"):
+            await grown(lab.saver, thread, 2)
+
+        class Answers(Hooks):
+            def erase(self, thread: str) -> object:
+                if thread == "b":
+                    return 3
+                if isinstance(answer, Exception):
+                    raise answer
+                return answer
+
+        first, second = await lab.saver.erase(["a", "b"], hooks=Answers())
+        wanted = "OSError: the disk is full" if isinstance(answer, Exception) else "InvalidConfig: the hook `erase`"
+        assert first.error.startswith(wanted)
+        assert (first.before.checkpoints, first.archived) == (2, 0)
+        assert (second.error, second.archived) == ("", 3)
+        assert await lab.saver.list(None) == []
+
+    async def test_it_is_observed(self, lab: Lab) -> None:
+        chain = await grown(lab.saver, steps=5)
+        await chain.writes(("n", 1), id="0002")
+        folder = ArchiveFolder(lab.subject.directory / "archive")
+
+        class Telling(ArchiveFolder):
+            def before(self, plan: ThreadPlan) -> object:
+                return None
+
+            def after(self, report: ThreadReport) -> object:
+                raise OSError("nobody listens")
+
+        face = lab.open()
+        await face.maintain(Retention(keep_last=2), hooks=Telling(folder.folder))
+        await face.restore(folder.path_of("thread"), "elsewhere")
+        await face.erase(["thread"], hooks=folder)
+        told = [(event.op, event.outcome, event.error, event.facts.get("hook")) for event in face.events]
+        assert told == [
+            ("hook", "ok", "", "before"),
+            ("hook", "ok", "", "archive"),
+            ("hook", "error", "OSError", "after"),
+            ("maintain", "ok", "", None),
+            ("restore", "ok", "", None),
+            ("delete_thread", "ok", "", None),
+            ("hook", "ok", "", "erase"),
+            ("erase", "ok", "", None),
+        ]
+        before, archive, after, _, restore, _, erasure, erase = face.events
+        mine, other = thread_hash("thread"), thread_hash("elsewhere")
+        assert [event.thread for event in face.events] == [mine] * 4 + [other] + [mine] * 3
+        assert before.facts["checkpoints"] == archive.facts["checkpoints"] == after.facts["checkpoints"] == 3
+        assert (archive.facts["writes"], restore.facts["writes"], restore.facts["checkpoints"]) == (1, 1, 3)
+        assert (erase.facts["checkpoints"], erase.facts["archived"], erasure.facts["archived"]) == (2, 1, 1)
+        assert all(event.bytes for event in (archive, restore, erase))
 
     async def test_tenants_in_one_folder(self, lab: Lab) -> None:
         root = lab.subject.directory / "archive"

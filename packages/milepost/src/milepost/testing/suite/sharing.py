@@ -274,7 +274,7 @@ class Concurrency(Behaviours):
         if lab.flavour == "async":
             await inside()
         else:
-            await _in_a_thread(inside)
+            await in_a_thread(inside)
 
     async def test_blocking_calls_from_threads_of_an_async_run(self, lab: Lab) -> None:
         saver = lab.saver.saver
@@ -294,7 +294,7 @@ class Concurrency(Behaviours):
         if lab.flavour == "async":
             await inside()
         else:
-            await _in_a_thread(inside)
+            await in_a_thread(inside)
 
     async def test_one_loop_after_another_and_two_at_once(self, lab: Lab) -> None:
         saver = lab.saver.saver  # built here: in one flavour outside of any loop, in the other inside another one
@@ -308,7 +308,7 @@ class Concurrency(Behaviours):
             assert (await chain.values())["n"] == 4
 
         for thread in ("first", "second"):
-            await _in_a_thread(lambda thread=thread: work(thread))
+            await in_a_thread(lambda thread=thread: work(thread))
         both = threading.Barrier(2)
 
         async def at_once(thread: str) -> None:
@@ -361,7 +361,7 @@ class Concurrency(Behaviours):
         if lab.flavour == "async":
             await inside()
         else:
-            await _in_a_thread(inside)
+            await in_a_thread(inside)
 
     async def test_a_put_that_is_cancelled_while_it_waits(self, lab: Lab) -> None:
         plan = Plan()
@@ -388,11 +388,12 @@ class Concurrency(Behaviours):
         if lab.flavour == "async":
             await inside()
         else:
-            await _in_a_thread(inside)
+            await in_a_thread(inside)
         found = await lab.saver.got(at("thread", "", "0001"))
         assert found.pending_writes == [("task", "x", 2)]
 
 
-async def _in_a_thread(text: Any) -> None:
+async def in_a_thread(text: Any) -> None:
+    """Do what the coroutine function `text` says on an event loop of another thread."""
     with ThreadPoolExecutor(1) as pool:
         pool.submit(asyncio.run, text()).result()
