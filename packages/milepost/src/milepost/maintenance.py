@@ -4,6 +4,7 @@ carried out by the store under compare-and-set: a thread that was written to mea
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -124,6 +125,17 @@ async def delete_for_runs(store: Store, codec: Codec, runs: Sequence[str]) -> No
 async def drop_checkpoints(store: Store, codec: Codec, thread: str, doomed: Collection[Place]) -> None:
     """Remove these checkpoints of a thread."""
     await _shorten(store, codec, thread, lambda lineage: {place for place in lineage.rows if place not in doomed})
+
+
+async def disown(store: Store, codec: Codec, thread: str, places: AbstractSet[Place]) -> None:
+    """Remove these checkpoints and what they alone refer to; of those that are not there, the pending writes."""
+    outline = await store.outline(thread)
+    if outline is None:
+        return
+    if places & {mark[:2] for mark in outline.marks}:
+        await drop_checkpoints(store, codec, thread, places)
+    for place in places & outline.strays.keys():
+        await drop_strays(store, codec, thread, place)
 
 
 async def drop_strays(store: Store, codec: Codec, thread: str, place: Place) -> None:

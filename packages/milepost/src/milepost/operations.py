@@ -5,7 +5,7 @@ The blocking methods of `milepost.saver.Saver` run them to their end, the async 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, cast
@@ -31,6 +31,7 @@ from milepost.lease import fence_for
 from milepost.migrating import Migrated, Migrator, Mode
 from milepost.observe import Event, Watch, log, thread_hash
 from milepost.places import ATTACHMENTS, BEFORE, NAMED, Place, channel_name, check_thread
+from milepost.runs import Run, Spot
 from milepost.schema import Schemas
 from milepost.schema.image import INTERRUPT, Image
 from milepost.schema.questions import Below, asked_as, questions_of
@@ -108,7 +109,7 @@ class Operations:
         return await spaces.find(store, self.codec, place.thread, place.ns, read)
 
     async def get_tuple(
-        self, side: Side, place: Place, above: Mapping[str, str] | None = None
+        self, side: Side, place: Place, above: Mapping[str, str] | None = None, run: Run | None = None
     ) -> CheckpointTuple | None:
         """See `milepost.saver.Saver.get_tuple`."""
         if self.shared.heads is not None:
@@ -117,6 +118,8 @@ class Operations:
         if read is None:
             return None
         found, image = read
+        if run is not None:
+            run.has(found.checkpoint["id"])
         if self.upgrader is None or image is None:
             return found
         ids = await self.upgrader.question_ids(image, self._below(side, image.thread, above))
@@ -313,31 +316,43 @@ class Operations:
             packs = await store.fetch(place.thread, spans) if spans else ()
         return walk.result(packs)
 
-    async def put(self, side: Side, place: Place, draft: Draft, source: object = None) -> RunnableConfig:
+    async def put(
+        self, side: Side, place: Place, draft: Draft, source: object = None, run: Run | None = None
+    ) -> RunnableConfig:
         """See `milepost.saver.Saver.put`."""
         try:
-            return await self._put(side, place, draft, source)
+            config = await self._put(side, place, draft, source, run)
+            if run is not None:
+                run.has(draft.id)
+                run.wrote((place.ns, draft.id), draft.ancestors)
+                run.refuse(f"checkpoint {draft.id!r}")
         except ThreadDeleted:
-            await self._disown(side, place.thread, place.ns, draft.id)
+            self.shared.pending.late(place.thread, draft.id)
+            if run is not None:
+                run.cut = run.cut or draft.id
+            await self._disown(side, place.thread, {(place.ns, draft.id), *(run.ahead() if run is not None else ())})
             raise
+        return config
 
-    async def _disown(self, side: Side, thread: str, ns: str, id: str) -> None:
-        """A checkpoint was refused since its thread was deleted. LangGraph puts the writes of its tasks meanwhile: those
-        that were accepted go, and no more are."""
-        pending = self.shared.pending
-        pending.late(thread, id)
+    async def _disown(self, side: Side, thread: str, spots: Collection[Spot], *, wait: bool = True) -> None:
+        """A run is refused since its thread was deleted. What LangGraph has put ahead of checkpoints that will not be
+        there was accepted: it goes, and no more is."""
+        pending, spaces = self.shared.pending, self.shared.spaces
         try:
-            if ahead := pending.ahead((thread, ns, id)):
-                await side.wait(ahead)
-            space = ns if self.shared.spaces is None else self.shared.spaces.known(thread, ns)
-            await maintenance.drop_strays(side.store, self.codec, thread, (space, id))
+            for ns, id in spots:
+                if wait and (ahead := pending.ahead((thread, ns, id))):
+                    await side.wait(ahead)
+            places = {(ns if spaces is None else spaces.known(thread, ns), id) for ns, id in spots}
+            await maintenance.disown(side.store, self.codec, thread, places)
         except MilepostError as exc:
             log.warning("thread %s: late writes of a deleted run may be left: %s", thread_hash(thread), exc.message)
 
-    async def _put(self, side: Side, place: Place, draft: Draft, source: object = None) -> RunnableConfig:
+    async def _put(self, side: Side, place: Place, draft: Draft, source: object, run: Run | None) -> RunnableConfig:
         shared, codec = self.shared, self.codec
         with self.watch("put", place.thread) as event:
             store = await self.open(side)
+            if run is not None:
+                run.refuse(f"checkpoint {draft.id!r}")
             if place.id is not None:
                 key = (place.thread, place.ns, place.id)
                 if ahead := shared.pending.ahead(key):
@@ -384,15 +399,22 @@ class Operations:
                 event.items_new, event.items_reused = len(placed.fresh), placed.reused
         return place.config(placed.row.id)
 
-    async def put_writes(self, side: Side, place: Place, drafts: Sequence[DraftWrite]) -> None:
+    async def put_writes(self, side: Side, place: Place, drafts: Sequence[DraftWrite], run: Run | None = None) -> None:
         """See `milepost.saver.Saver.put_writes`."""
         if not drafts:
             return
-        pending = self.shared.pending
-        op = pending.begin((place.thread, place.ns, cast("str", place.id)), drafts[0].task)
+        pending, id = self.shared.pending, cast("str", place.id)
+        op = pending.begin((place.thread, place.ns, id), drafts[0].task)
         error: BaseException | None = None
         try:
+            if run is not None:
+                run.refuse(f"a write of checkpoint {id!r}")
             await self._put_writes(side, place, drafts)
+            if run is not None:
+                run.wrote((place.ns, id), (id,))
+                if run.cut is not None:
+                    await self._disown(side, place.thread, [(place.ns, id)], wait=False)
+                    run.refuse(f"a write of checkpoint {id!r}")
         except BaseException as exc:
             error = exc
             raise

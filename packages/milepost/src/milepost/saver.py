@@ -47,6 +47,7 @@ from milepost.places import (
     full_metadata,
     place_of,
 )
+from milepost.runs import Run
 from milepost.schema import Schema, Schemas
 from milepost.shared import Shared
 from milepost.sides import AsyncSide, BlockingSide
@@ -191,11 +192,11 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
         reported (an event, a log record) and the newest intact ancestor is returned; a checkpoint asked for by its id
         raises `Corrupt` instead.
         """
-        return run(self._ops.get_tuple(self._blocking(), place_of(config), self._above(config)))
+        return run(self._ops.get_tuple(self._blocking(), *self._asked(config)))
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """`get_tuple`, async."""
-        return await self._ops.get_tuple(self._async(), place_of(config), self._above(config))
+        return await self._ops.get_tuple(self._async(), *self._asked(config))
 
     def question_ids(self, config: RunnableConfig) -> dict[str, str]:
         """The ids of the questions (interrupts) that wait at the checkpoint of `config`: of each the id of now, and,
@@ -502,13 +503,17 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
         wanted_facets = {} if codec.seals else facets(wanted or {})
         return Query(thread, ns, id, bound, wanted_facets, match=match)
 
+    def _asked(self, config: RunnableConfig) -> tuple[Place, Mapping[str, str] | None, Run | None]:
+        place = place_of(config)
+        return place, self._above(config), self._shared.runs.reads(place, config["configurable"])
+
     def _draft(
         self,
         config: RunnableConfig,
         checkpoint: Checkpoint,
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
-    ) -> tuple[Place, Draft, object]:
+    ) -> tuple[Place, Draft, object, Run | None]:
         place, id = place_of(config), check_checkpoint(checkpoint)
         check_dict(new_versions, "new_versions")
         codec, merged = self._ops.codec, full_metadata(config, metadata)
@@ -519,11 +524,11 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
         if spaces is not None and (named := spaces.named(place.ns)):
             merged = cast("CheckpointMetadata", {**merged, NAMED: named})
         draft = codec.draft(place.thread, ns, id, place.id, checkpoint, merged, new_versions, stamp)
-        return place, draft, metadata.get("source")
+        return place, draft, metadata.get("source"), self._shared.runs.of(place, config["configurable"])
 
     def _draft_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
-    ) -> tuple[Place, builtins.list[DraftWrite]]:
+    ) -> tuple[Place, builtins.list[DraftWrite], Run | None]:
         place = place_of(config)
         if place.id is None:
             raise InvalidConfig(
@@ -535,7 +540,8 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
         named = check_writes(writes)
         schema = self._schema(place.ns)
         stamp = None if schema is None else schema.write_stamp
-        return place, self._ops.codec.draft_writes(place.thread, named, task, path, stamp)
+        drafts = self._ops.codec.draft_writes(place.thread, named, task, path, stamp)
+        return place, drafts, self._shared.runs.of(place, config["configurable"])
 
     def _above(self, config: RunnableConfig) -> Mapping[str, str] | None:
         """The checkpoints that called the subgraph of `config`, by namespace, where that matters."""

@@ -11,6 +11,7 @@ from milepost.heads import Heads
 from milepost.maintaining import Growth
 from milepost.observe import Observers
 from milepost.pending import Pending
+from milepost.runs import Runs
 from milepost.schema import Schemas
 from milepost.spaces import Spaces
 from milepost.store import Backend
@@ -51,6 +52,7 @@ class Shared:
         self.vault = vault
         self.memory = memory
         self.pending = Pending()
+        self.runs = Runs()
         self.observers = Observers(backend.name)
         self.boundary: Boundary | None = None
         self.heads = Heads() if guards else None
@@ -62,6 +64,7 @@ class Shared:
     def renew(self) -> None:
         """In a forked process: threads that held locks, or had writes on their way, are not there."""
         self.pending.renew()
+        self.runs.renew()
         self.memory.renew()
         if self.heads is not None:
             self.heads.renew()

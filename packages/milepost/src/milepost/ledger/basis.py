@@ -148,6 +148,11 @@ class Basis:
         """What a change carries here; a key of global scope is no thread's."""
         return fence_for(self.saver.operations.shared, home) if home else None
 
+    def refuse_the_deleted(self, thread: str, tool: str) -> None:
+        """Raise `ThreadDeleted` in a run whose thread was deleted under it."""
+        if (run := self.saver.operations.shared.runs.here(thread)) is not None:
+            run.refuse(f"a call of {tool!r}")
+
     # What was asked.
 
     def policy(self, request: CallRequest) -> ToolPolicy:

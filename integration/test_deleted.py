@@ -1,0 +1,88 @@
+"""Threads that are deleted while a run drives them: nothing of it comes back, and another run starts afresh."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import pytest
+from driving import Durability, Flavour, Graph, graph_of, thread
+from langgraph.graph import START
+from milepost.errors import ThreadDeleted
+from milepost.saver import Saver
+from typing_extensions import TypedDict
+
+ONE = thread("one")
+
+
+class Said(TypedDict):
+    said: Annotated[list[str], operator.add]
+
+
+def says(what: str, also: Callable[[], object] = lambda: None) -> Callable[[Said], dict[str, Any]]:
+    def node(_: Said) -> dict[str, Any]:
+        also()
+        return {"said": [what]}
+
+    return node
+
+
+def chained(*nodes: tuple[str, Any]) -> Any:
+    builder = graph_of(Said)
+    before = START
+    for name, node in nodes:
+        builder.add_node(name, node)
+        builder.add_edge(before, name)
+        before = name
+    return builder
+
+
+def deleting(saver: Saver, delete: Callable[[], object]) -> Graph:
+    """A run that goes on for some steps, some of them in subgraphs, after its first one has called `delete`."""
+    calls, remembers = (
+        chained((name, says(name))).compile(checkpointer=kept) for name, kept in (("x", None), ("y", True))
+    )
+    compiled: Graph = chained(
+        ("delete", says("delete", delete)),
+        ("then", says("then")),
+        ("calls", calls),
+        ("remembers", remembers),
+        ("end", says("end")),
+    ).compile(checkpointer=saver)
+    return compiled
+
+
+@pytest.mark.parametrize("how", ["deleted", "erased"])
+async def test_nothing_stays_of_a_run_whose_thread_is_deleted(
+    saver: Saver, flavour: Flavour, durability: Durability, how: str
+) -> None:
+    deletes: list[Callable[[], object]] = []
+    graph = deleting(saver, lambda: deletes.pop()() if deletes else None)
+    first = await flavour.invoke(graph, {"said": ["in"]}, ONE, durability=durability)
+    deletes.append(lambda: saver.delete_thread("one") if how == "deleted" else saver.erase(["one"]))
+    with pytest.raises(ThreadDeleted):
+        await flavour.invoke(graph, {"said": ["again"]}, ONE, durability=durability)
+    assert not deletes
+    assert saver.stats("one")[:4] == (0, 0, 0, 0)
+    assert list(saver.threads()) == []
+    # The same code goes on with the thread, which is a new one.
+    assert await flavour.invoke(graph, {"said": ["in"]}, ONE, durability=durability) == first
+    assert (await flavour.state(graph, ONE)).values == first
+
+
+async def test_a_step_that_is_retried_after_the_deletion_leaves_nothing(saver: Saver, flavour: Flavour) -> None:
+    deletes: list[Callable[[], object]] = []
+
+    def fails() -> None:
+        if deletes:
+            deletes.pop()()
+            raise RuntimeError("after the deletion")
+
+    graph = chained(("a", says("a")), ("fails", says("b", fails)), ("end", says("end"))).compile(checkpointer=saver)
+    await flavour.invoke(graph, {"said": []}, ONE)
+    deletes.append(lambda: saver.delete_thread("one"))
+    with pytest.raises((RuntimeError, ThreadDeleted)):
+        await flavour.invoke(graph, {"said": []}, ONE)
+    assert saver.stats("one")[:4] == (0, 0, 0, 0)
+    assert await flavour.invoke(graph, {"said": ["in"]}, ONE) == {"said": ["in", "a", "b", "end"]}

@@ -1,0 +1,85 @@
+"""Which run of this process a write belongs to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from milepost.errors import ThreadDeleted
+from milepost.places import Place
+from milepost.runs import Run, Runs
+
+ROOT = Place("thread", "", None)
+
+
+def config(runtime: object, **more: Any) -> dict[str, Any]:
+    return {"thread_id": "thread", "__pregel_runtime": runtime, **more}
+
+
+def test_a_run_is_known_by_the_object_that_it_hands_on() -> None:
+    runs, runtime = Runs(), object()
+    run = runs.reads(ROOT, config(runtime))
+    assert run is not None
+    assert runs.of(ROOT, config(runtime)) is run
+    assert runs.of(Place("other", "", None), config(runtime)) is None
+    assert runs.of(ROOT, config(object())) is None
+    # In a subgraph, and for a call, by the context.
+    assert runs.of(Place("thread", "sub:1", None), config(object())) is run
+    assert runs.here("thread") is run
+    assert runs.here("other") is None
+    assert Runs().here("thread") is None
+
+
+def test_what_a_task_or_a_person_reads_begins_no_run() -> None:
+    runs = Runs()
+    for place, inner in [
+        (ROOT, config(object(), __pregel_task_id="task")),
+        (Place("thread", "sub:1", None), config(object())),
+        (ROOT, {"thread_id": "thread"}),
+    ]:
+        assert runs.reads(place, inner) is None
+
+
+def test_a_run_that_begins_is_not_the_one_of_before() -> None:
+    runs, runtime = Runs(), object()
+    before = runs.reads(ROOT, config(runtime))
+    assert before is not None
+    before.cut = "0001"
+    with pytest.raises(ThreadDeleted):
+        before.refuse("a call")
+    # The next run's object may have the same address.
+    run = runs.reads(ROOT, config(runtime))
+    assert run is not None
+    run.refuse("a call")
+    assert runs.of(ROOT, config(runtime)) is run
+
+
+def test_what_lies_ahead_of_checkpoints_that_are_not_there() -> None:
+    run = Run(Runs(), "thread")
+    run.has("1")
+    run.wrote(("", "1"), ["1"])
+    assert run.ahead() == []
+    run.wrote(("", "2"), ["2"])
+    run.wrote(("sub:1", "s"), ["1", "2"])
+    run.wrote(("sub:1|deeper", "d"), ["2", "s"])
+    assert run.ahead() == [("", "2"), ("sub:1", "s"), ("sub:1|deeper", "d")]
+    run.has("2")
+    assert run.ahead() == [("sub:1|deeper", "d")]
+    run.has("s")
+    assert run.ahead() == []
+
+
+def test_few_runs_and_ids_are_remembered() -> None:
+    runs, runtimes = Runs(), [object() for _ in range(1025)]
+    for runtime in runtimes:
+        runs.reads(ROOT, config(runtime))
+    assert runs.of(ROOT, config(runtimes[0])) is None
+    assert runs.of(ROOT, config(runtimes[1])) is not None
+    run = Run(Runs(), "thread")
+    for number in range(100):
+        run.has(str(number))
+    run.wrote(("", "99"), ["99"])
+    assert run.ahead() == []
+    # What was forgotten counts as not there: of a thread that is deleted, more is removed and never less.
+    run.wrote(("", "0"), ["0"])
+    assert run.ahead() == [("", "0")]
