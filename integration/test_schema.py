@@ -7,13 +7,13 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import milepost
 import pytest
 from driving import Flavour, Graph, graph_of, thread
 from langgraph.graph import END, START
-from langgraph.types import Command, interrupt
+from langgraph.types import Command, Send, interrupt
 from milepost import schema as ms
 from milepost.errors import SchemaMismatch
 from milepost.saver import Saver
@@ -242,3 +242,66 @@ async def test_a_newer_release_that_does_not_say_so_is_refused_by_the_older(save
             with pytest.raises(SchemaMismatch, match="version 2 of schema 'chat'; this release has version 1"):
                 await attempt
         assert (await flavour.state(_chat(second, 2), ONE)).next == ("ask",)
+
+
+def _asking(saver: Saver, node: str) -> Graph:
+    builder = graph_of(Narrow)
+    builder.add_node(node, lambda _: {"log": [interrupt("?")]})
+    builder.add_edge(START, node)
+    return builder.compile(checkpointer=saver)
+
+
+async def test_a_renamed_node_that_nobody_declared_is_refused(saver_url: str, flavour: Flavour) -> None:
+    async with milepost.connect(saver_url, schema=_NARROW) as first:
+        await flavour.invoke(_asking(first, "ask"), {"log": ["in"]}, ONE)
+
+        def under(*changes: ms.Change) -> Graph:
+            upgrades = [ms.Step(1, 2, *changes)]
+            schema = milepost.Schema(Wide, version=2, name="chat", upgrades=upgrades, nodes=["approve"])
+            return _asking(Saver(first.backend, schema=schema), "approve")
+
+        silent = under(ms.add_channel("tags", []))
+        for attempt in (flavour.state(silent, ONE), flavour.invoke(silent, Command(resume="yes"), ONE)):
+            with pytest.raises(SchemaMismatch, match="waits for node 'ask', which is not among the schema's nodes"):
+                await attempt
+        told = under(ms.add_channel("tags", []), ms.rename_node("ask", "approve"))
+        assert (await flavour.state(told, ONE)).next == ("approve",)
+        assert (await flavour.invoke(told, Command(resume="yes"), ONE))["log"] == ["in", "yes"]
+
+
+async def test_all_that_a_graph_waits_for_is_among_its_nodes(flavour: Flavour) -> None:
+    """A graph with all ways from node to node: whatever it has stored on its way is read with its nodes listed."""
+
+    def choose(_: Any) -> Command[Any]:
+        return Command(goto=["left", "right+", Send("part", {"log": ["sent"]}), Send("part", {"log": ["sent"]})])
+
+    def fail(_: Any) -> None:
+        raise ValueError("on purpose")
+
+    child = graph_of(Narrow).add_node("ask", lambda _: {"log": [interrupt("?")]}).add_edge(START, "ask")
+    builder = graph_of(Narrow)
+    builder.add_node("choose", choose)
+    builder.add_node("left", lambda _: {"log": ["left"]})
+    builder.add_node("right+", child.compile())
+    builder.add_node("part", lambda state: {"log": [f"{state['log']} {interrupt('part?')}"]})
+    builder.add_node("joined", lambda _: {"log": ["joined"]})
+    builder.add_node("failing", fail, error_handler=lambda _: {"log": ["handled"]})
+    builder.add_node("last", lambda _: {"log": ["last"]}, defer=True)
+    builder.add_edge(START, "choose")
+    builder.add_edge(["left", "right+"], "joined")
+    builder.add_edge("joined", "failing")
+    builder.add_conditional_edges("part", lambda _: "last", ["last"])
+    listed = milepost.Schema(Narrow, version=1, nodes=cast("Any", builder).nodes)
+    nested = milepost.Schema(Narrow, version=1, nodes=["ask"])
+    async with milepost.connect("memory:", schema={"": listed, "right+": nested}) as saver:
+        graph = builder.compile(checkpointer=saver)
+        waiting = await flavour.invoke(graph, {"log": ["in"]}, ONE)
+        for _ in range(3):
+            await flavour.state(graph, ONE, subgraphs=True)
+            (first, *_) = waiting["__interrupt__"]
+            waiting = await flavour.invoke(graph, Command(resume={first.id: "yes"}), ONE)
+        assert sorted(set(waiting["log"])) == ["['sent'] yes", "handled", "in", "joined", "last", "left", "yes"]
+        seen = await flavour.tuples(saver, thread("one", checkpoint_ns=""))
+        assert len(seen) == len(await flavour.history(graph, ONE)) > 4
+        assert any("__pregel_tasks" in one.checkpoint["channel_values"] for one in seen)
+        assert await flavour.tuples(saver, ONE)

@@ -188,6 +188,27 @@ def test_a_node_that_vanished_is_not_accounted_for_by_what_happens_to_the_state(
     assert "channel" not in told.partition("A draft")[0]
 
 
+def test_the_nodes_that_a_schema_lists_are_those_of_the_graph(
+    module: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = module()
+    Path("listed.py").write_text(
+        f"from milepost import Schema\nfrom {name} import State, graph\n"
+        "right, less, more = (Schema(State, version=1, name='State', nodes=nodes) for nodes in "
+        "(graph.nodes, ['ask'], ['ask', 'child', 'other']))\n",
+        "utf-8",
+    )
+    assert main(["schema", "check", "listed:right", "--baseline", "b.json", "--update"]) == 0
+    assert json.loads(Path("b.json").read_text("utf-8"))["namespaces"][""]["nodes"] == ["ask", "child"]
+    for schema, said in (("right", ""), ("less", "not list: 'child'"), ("more", "not have: 'other'")):
+        arguments = ["schema", "check", f"{name}:graph", "--schema", f"listed:{schema}", "--baseline", "b.json"]
+        assert main(arguments) == bool(said)
+        assert said in capsys.readouterr().out
+    # Without a graph, too.
+    assert main(["schema", "check", "listed:less", "--baseline", "b.json"]) == 1
+    assert "node 'child' vanished" in capsys.readouterr().out
+
+
 def test_graphs_and_schemas_in_other_forms(module: Write, capsys: pytest.CaptureFixture[str]) -> None:
     name = module()
     for target in (f"{name}:made", f"{name}:schema", f"{name}:saver"):

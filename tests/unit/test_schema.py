@@ -356,11 +356,31 @@ def test_what_is_no_state(state: Any) -> None:
         {"version": 4, "upgrades": [Step(1, 2), Step(3, 4)]},
         {"version": 2, "upgrades": [Step(1, 3)]},
         {"version": 2, "downgrades": [Step(3, 1)]},
+        {"version": 1, "nodes": "ask"},
+        {"version": 1, "nodes": []},
+        {"version": 1, "nodes": ["__start__"]},
+        {"version": 1, "nodes": [3]},
+        {"version": 1, "nodes": 3},
+        {"version": 2, "nodes": ["a"], "upgrades": [Step(1, 2, ms.rename_node("b", "c"))]},
+        {"version": 2, "nodes": ["a"], "upgrades": [Step(1, 2, ms.drop_node("b", to="c"))]},
     ],
 )
 def test_what_is_no_schema(options: Any) -> None:
     with pytest.raises(InvalidConfig):
         Schema(State, **options)
+
+
+def test_what_waits_in_a_node_goes_on_in_one_that_there_is() -> None:
+    steps = [
+        Step(1, 2, ms.rename_node("a", "b"), ms.drop_node("x", to="b")),
+        Step(2, 3, ms.rename_node("b", "c"), ms.rename_node("c", "d")),
+        Step(3, 4, ms.drop_node("d")),
+        Step(3, 5, ms.rename_node("d", "e")),
+        Step(4, 5),
+    ]
+    assert Schema(State, version=5, upgrades=steps, nodes=["e", "__start__"]).nodes == frozenset(("e",))
+    with pytest.raises(InvalidConfig, match="node 'a' is to go on in 'e', which is not among"):
+        Schema(State, version=5, upgrades=steps, nodes=["d"])
 
 
 async def _later(value: Any) -> Any:

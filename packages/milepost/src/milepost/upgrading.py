@@ -147,6 +147,7 @@ class Upgrader:
             schema.upgrade(image, verdict, writes)
         else:
             image.writes = [write for some in writes.values() for write in some]
+        schema.check_nodes(image)
         image.writes.sort(key=lambda write: writes_sort_key(write.path, write.task, write.idx))
         return image, changed
 

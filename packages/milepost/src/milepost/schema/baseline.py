@@ -12,6 +12,7 @@ from milepost.errors import InvalidConfig
 from milepost.schema.changes import Change
 from milepost.schema.schema import Schema, Schemas, Step, Verdict, classes_of
 from milepost.schema.shape import Shape, spellings
+from milepost.schema.waiting import nodes_of
 
 _FORMAT: Final = 2
 """Format 1 has the types as `Shape.former` puts them in words."""
@@ -30,7 +31,7 @@ class Record:
     channels: Mapping[str, str]
     """Channel -> type and reducer, in words."""
     nodes: tuple[str, ...] | None = None
-    """None where only the state is known."""
+    """None where there is no graph and no schema that lists them."""
     former: Mapping[str, str] = field(default_factory=dict)
     """The channels as format 1 puts them in words. A baseline has none."""
 
@@ -64,7 +65,13 @@ class Release:
         """From the declared schemas, and what is known of the graph: namespace -> name of the state, shape, nodes."""
         declared = schemas.by_ns if schemas else {}
         found = {
-            ns: Record(schema.name, schema.version, schema.shape.channels, former=schema.shape.former)
+            ns: Record(
+                schema.name,
+                schema.version,
+                schema.shape.channels,
+                None if schema.nodes is None else tuple(sorted(schema.nodes)),
+                schema.shape.former,
+            )
             for ns, schema in declared.items()
         }
         for ns, (name, shape, nodes) in (shapes or {}).items():
@@ -184,6 +191,15 @@ def _problems(old: Record, new: Record, schema: Schema | None) -> list[str]:
         problems.append(
             f"the graph has the channels {_listed(uncovered)}, which the schema does not: give it all states in a tuple"
         )
+    if schema is not None and schema.nodes is not None and new.nodes is not None:
+        problems += [
+            f"{what} {_listed(names)}: they must be the same"
+            for what, names in (
+                ("the graph has nodes that the schema does not list:", nodes_of(new.nodes) - schema.nodes),
+                ("the schema lists nodes that the graph does not have:", schema.nodes - nodes_of(new.nodes)),
+            )
+            if names
+        ]
     if old.name != new.name and (schema is None or old.name not in schema.names):
         problems.append(f"schema {old.name!r} is now called {new.name!r}: declare formerly=[{old.name!r}]")
     changes = _changes(old, new)
@@ -354,4 +370,4 @@ def _retyped(old: Record, new: Record) -> list[str]:
 
 
 def _listed(names: Iterable[str]) -> str:
-    return ", ".join(map(repr, names))
+    return ", ".join(map(repr, sorted(names)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
@@ -26,6 +26,8 @@ from milepost.schema.image import (
     starts_of,
 )
 from milepost.schema.tasks import Tasks, renamed_questions
+
+_NOWHERE: Final = "__end__"
 
 
 def carry(change: Change, image: Image, writes: Sequence[Write]) -> list[Write]:
@@ -156,9 +158,9 @@ def _value(change: Change, channel: str, value: Any, where: str) -> Any:
     if channel == START:
         return _inputs(change, _entered(change, value, where), f"the input of {where}")
     if channel == TASKS and isinstance(value, list):
-        # A send to a node that is no more stays at its place: LangGraph passes it over, and the others are known by
-        # their number.
-        return [_send(change, one, change.node(one.node) or one.node, where) if is_send(one) else one for one in value]
+        # The others are known by their number, so one to a node that is no more stays at its place. LangGraph passes it
+        # over there, also when there is a new node with the name of the old one.
+        return [_send(change, one, change.node(one.node) or _NOWHERE, where) if is_send(one) else one for one in value]
     if channel.startswith(JOIN) and starts_of(channel) is not None:
         return _members(change, value)
     if isinstance(value, _DeltaSnapshot):

@@ -17,6 +17,7 @@ from milepost.schema.image import Image, Write
 from milepost.schema.shape import Drift, Shape, drift
 from milepost.schema.stamps import Stamp, decode, encode
 from milepost.schema.tasks import Tasks
+from milepost.schema.waiting import check_leads, nodes_of, unknown_node
 
 OnDrift = Literal["warn", "refuse"]
 Classes = Mapping[ClassName, type | ClassName]
@@ -87,6 +88,7 @@ class Schema:
         unstamped: the version that checkpoints without a stamp are of: those from before schemas were used. By default
             they are refused.
         drift: what to do about a checkpoint of this version with another shape: "warn" (log and event), or "refuse".
+        nodes: the names of the graph's nodes, such as `StateGraph.nodes`. What waits for any other one is refused.
 
     Raises `InvalidConfig` for what cannot be right.
     """
@@ -103,6 +105,7 @@ class Schema:
         readable_from: int | None = None,
         unstamped: int | None = None,
         drift: OnDrift = "warn",
+        nodes: Iterable[str] | None = None,
     ) -> None:
         states = state if isinstance(state, tuple) else (state,)
         if not states:
@@ -122,6 +125,9 @@ class Schema:
         if self.readable_from > self.version:
             raise InvalidConfig(f"readable_from={readable_from} is newer than version {version}", what="readable_from")
         self._check_ways()
+        self.nodes: Final = None if nodes is None else nodes_of(nodes)
+        if self.nodes is not None:
+            check_leads(map(self._changes_from, (*self.upgrades, *self.downgrades)), self.nodes)
         stamp = Stamp(self.name, self.version, self.readable_from, self.shape.fingerprint, self.shape.table)
         self.stamp, self.write_stamp = encode(stamp)
         self._verdicts: dict[bytes | None, Verdict] = {}
@@ -145,6 +151,10 @@ class Schema:
                 f"unstamped={self.unstamped} is newer than version {self.version}, and no downgrades lead from there",
                 what="unstamped",
             )
+
+    def _changes_from(self, step: Step) -> list[Change]:
+        """Those of `step`, and of what leads on from there."""
+        return [change for one in (step, *(self.path(step.target) or ())) for change in one.changes]
 
     @cached_property
     def node_chains(self) -> tuple[tuple[tuple[str, str], ...], ...]:
@@ -292,6 +302,18 @@ class Schema:
         except NotDeclared as exc:
             raise self.refusal(place, verdict.version, "cannot be upgraded", str(exc)) from exc
         image.writes = settled(carried)
+
+    def check_nodes(self, image: Image) -> None:
+        """Raise `SchemaMismatch` if `image`, which is of this version now, waits for a node that the graph does not have."""
+        stranger = None if self.nodes is None else unknown_node(image, self.nodes)
+        if stranger is not None:
+            raise self.refusal(
+                Where(image.thread, image.ns, image.id),
+                image.version,
+                f"waits for node {stranger!r}, which is not among the schema's nodes",
+                f"declare a version in which rename_node({stranger!r}, …) or drop_node({stranger!r}, …) says what became of "
+                "it, or add it to nodes=",
+            )
 
     def former_names(self, channel: str) -> frozenset[str]:
         """Every name under which what is now `channel` may be stored."""

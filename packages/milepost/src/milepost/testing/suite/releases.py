@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from langgraph.checkpoint.serde.types import _DeltaSnapshot  # LangGraph has no public name for it
+from langgraph.types import Send
 from typing_extensions import TypedDict
 
 from milepost import schema as ms
@@ -67,6 +68,13 @@ def _class_for_now(name: str) -> Generator[type]:
         del sys.modules["milepost_gone"]
 
 
+def _for(node: str, channel: str, value: Any) -> tuple[str, Any]:
+    """A value of a channel, where both are about that node."""
+    sends = value if isinstance(value, list) else [value] if isinstance(value, Send) else ()
+    named = [Send(one.node.format(node), one.arg) for one in sends]
+    return channel.format(node), named if isinstance(value, list) else named[0] if named else value
+
+
 def _upper(lines: list[str]) -> list[str]:
     return [line.upper() for line in lines]
 
@@ -81,6 +89,7 @@ STEP = Step(
     ms.rename_class("milepost_gone:Was", Moved),
 )
 FIRST = Schema(One, version=1, name="s")
+OTHERS = ("new", "other", "n+m")
 SECOND = Schema(Two, version=2, name="s", upgrades=[STEP])
 
 
@@ -346,6 +355,71 @@ class Releases(Behaviours):
             await lab.open(schema=schema()).got(chain.latest)
         found = await lab.open(schema=schema(writes=lambda _, value: [("c", -value)])).got(chain.latest)
         assert found.pending_writes == [("task", "c", -2), ("task", "branch:to:y", None)]
+
+    @pytest.mark.parametrize(
+        ("value", "write", "path"),
+        [
+            (("branch:to:{}", None), None, ""),
+            (("__pregel_tasks", [Send("new", {}), Send("{}", {})]), None, ""),
+            (("join:other+{}:new", {"other"}), None, ""),
+            (("join:other+n+m:{}", ({"n+m"}, False)), None, ""),
+            (None, ("branch:to:{}", None), ""),
+            (None, ("__pregel_tasks", Send("{}", {})), ""),
+            (None, ("join:{}+other:new", "other"), ""),
+            (None, ("__interrupt__", []), "~__pregel_pull, {}"),
+        ],
+    )
+    async def test_what_waits_for_a_node_that_the_graph_does_not_have(
+        self, lab: Lab, value: tuple[str, Any] | None, write: tuple[str, Any] | None, path: str
+    ) -> None:
+        def listed(version: int, *changes: ms.Change) -> Schema:
+            upgrades = [Step(1, 2, *changes)] if version == 2 else []
+            return Schema(One, version=version, name="s", upgrades=upgrades, nodes=OTHERS)
+
+        for thread, node in (("known", "new"), ("unknown", "old")):
+            chain = Chain(lab.open(schema=FIRST), thread)
+            await chain.put(dict([_for(node, *value)]) if value else {"a": 1})
+            if write:
+                await chain.writes(_for(node, *write), path=path.format(node))
+        for schema in (listed(1), listed(2, ms.add_channel("a", 1)), listed(2, ms.rename_node("before", "other"))):
+            reader = lab.open(schema=schema)
+            await reader.got(at("known"))
+            for refused in (reader.got(at("unknown")), reader.list(at("unknown"))):
+                with pytest.raises(SchemaMismatch, match="waits for node 'old', which is not among") as caught:
+                    await refused
+                assert (caught.value.thread, caught.value.checkpoint) == ("unknown", "0001")
+                assert (caught.value.found, caught.value.expected) == (1, schema.version)
+        # As long as nobody lists the nodes, or where it was said what became of this one, it goes on.
+        for schema in (FIRST, listed(2, ms.drop_node("old")), listed(2, ms.drop_node("old", to="new"))):
+            await lab.open(schema=schema).got(at("unknown"))
+
+    async def test_nobody_waits_for_what_a_join_has_not_heard_of(self, lab: Lab) -> None:
+        chain = Chain(lab.open(schema=FIRST))
+        await chain.put({"join:old+other:new": set(), "join:other+old:new": (set(), False), "a": 1})
+        reader = lab.open(schema=Schema(One, version=1, name="s", nodes=OTHERS))
+        assert (await reader.got(chain.latest)).checkpoint["channel_values"]["a"] == 1
+
+    async def test_each_namespace_has_nodes_of_its_own(self, lab: Lab) -> None:
+        old = lab.open(schema={"": FIRST, "child": FIRST})
+        await old.put(at("t"), checkpoint("01", {"branch:to:child": None}), {"step": 1})
+        await old.put(at("t", "child:1"), checkpoint("01", {"branch:to:ask": None}), {"step": 1})
+        root = Schema(One, version=1, name="s", nodes=["child"])
+        for nodes, known in ((["ask"], True), (["child"], False)):
+            reader = lab.open(schema={"": root, "child": Schema(One, version=1, name="s", nodes=nodes)})
+            await reader.got(at("t"))
+            if known:
+                await reader.got(at("t", "child:1"))
+                continue
+            with pytest.raises(SchemaMismatch, match="namespace 'child:1' waits for node 'ask'"):
+                await reader.got(at("t", "child:1"))
+
+    async def test_a_dropped_node_is_not_taken_for_a_later_one_of_its_name(self, lab: Lab) -> None:
+        chain = Chain(lab.open(schema=FIRST))
+        await chain.put({"__pregel_tasks": [Send("old", {}), Send("new", {})]})
+        for nodes in (None, ["new"], ["new", "old"]):
+            schema = Schema(One, version=2, name="s", upgrades=[Step(1, 2, ms.drop_node("old"))], nodes=nodes)
+            (sends,) = (await lab.open(schema=schema).got(chain.latest)).checkpoint["channel_values"].values()
+            assert [send.node for send in sends] == ["__end__", "new"]
 
     async def test_a_name_that_is_taken_is_not_overwritten(self, lab: Lab) -> None:
         chain = Chain(lab.open(schema=FIRST))
