@@ -12,7 +12,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, NamedTuple, cast
 
 from milepost.callstore import CallRow, State
 from milepost.errors import Corrupt, InvalidConfig
@@ -27,6 +27,15 @@ LONGEST_HANDLE: Final = 64
 
 MAX_KEY: Final = 512
 """Longest key of the user's, in characters."""
+
+
+class Wording(NamedTuple):
+    """What asks for a call, by the fields of `CallInfo`."""
+
+    message: str | None
+    call: str | None
+    position: int
+    apart: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +66,36 @@ class CallInfo:
     window: float | None = None
     max_duration: float = 0.0
     compensable: bool = False
+    former: tuple[Wording, ...] = ()
+    """What asked for the call before what does now: it was worded anew, and that took over the record. The first one
+    first; empty in records that were taken over by a release that did not keep it."""
+
+    @property
+    def first(self) -> CallInfo:
+        """As it was before it was worded anew: what belongs to the call, such as its steps, keeps these ids."""
+        return self.by(self.former[0]) if self.former else self
+
+    @property
+    def wording(self) -> Wording:
+        """What asks for the call now."""
+        return Wording(self.message, self.call, self.position, self.apart)
+
+    @property
+    def asked_by(self) -> tuple[tuple[str | None, str], ...]:
+        """(message id, call id) of each wording."""
+        return tuple((one.message, one.call or "") for one in (self.wording, *self.former))
+
+    def by(self, wording: Wording) -> CallInfo:
+        """The call in these words."""
+        return replace(self, **wording._asdict(), former=())
 
     def pack(self) -> dict[str, Any]:
         """As a dict that leaves out what is as usual."""
         plain = ((field.name, getattr(self, field.name), field.default) for field in fields(self))
-        return {name: value for name, value, default in plain if value != default}
+        packed = {name: value for name, value, default in plain if value != default}
+        if self.former:
+            packed["former"] = [list(ids) for ids in self.former]
+        return packed
 
     @classmethod
     def unpack(cls, value: object) -> CallInfo:
@@ -70,6 +104,8 @@ class CallInfo:
             raise Corrupt("a call's record does not make sense", damage="call")
         names = {field.name for field in fields(cls)}
         known = {key: given for key, given in cast("Mapping[str, Any]", value).items() if key in names}
+        if "former" in known:
+            known["former"] = tuple(Wording(*ids) for ids in known["former"])
         if "checkpoints" in known:
             known["checkpoints"] = tuple((ns, id) for ns, id in known["checkpoints"])
         return cls(**known)
@@ -178,8 +214,8 @@ def moved(
     unseal: Callable[[bytes, bytes], Any],
     seal: Callable[[Any, bytes], bytes],
 ) -> CallRow:
-    """`row` of thread `source` for its copy `target`: found by what the copy will ask for, known outside by its old
-    handle. Who was performing it does so for the source; for the copy its outcome is unknown."""
+    """`row` of thread `source` for its copy `target`: found by what the copy will ask for, in all its wordings, known
+    outside by its old handle. Who was performing it does so for the source; for the copy its outcome is unknown."""
 
     def over(data: bytes, part: Part) -> bytes:
         return seal(unseal(data, about_call(source, row.key, part)), about_call(target, key, part)) if data else b""
@@ -187,6 +223,7 @@ def moved(
     info = CallInfo.unpack(unseal(row.call, about_call(source, row.key, "call")))
     key = call_key(target, info)
     state: State = "in_doubt" if row.state == "started" else row.state
+    aliases = dict.fromkeys(call_key(target, info.by(wording)) for wording in info.former)
     note = f"copied from thread {source!r}"
     copied = seal([state, row.generation, row.attempt, row.updated, "copy", note], about_call(target, key, "entry"))
     return replace(
@@ -197,6 +234,6 @@ def moved(
         revision=row.revision + 1,
         call=over(row.call, "call"),
         outcome=over(row.outcome, "outcome"),
-        aliases=(),
+        aliases=tuple(alias for alias in aliases if alias != key),
         trail=(*(over(entry, "entry") for entry in row.trail), copied),
     )

@@ -302,7 +302,7 @@ class Arrival(Basis):
         """Whether a record is of a message at hand."""
         if info.message is None:
             return request.message is None and info.position <= request.position
-        return info.message == request.message or (info.message, info.call or "") in request.branch
+        return info.message == request.message or not request.branch.isdisjoint(info.asked_by)
 
     async def _adopt(self, store: CallStore, plan: Plan, row: CallRow, info: CallInfo) -> None:
         """Bind an orphan's record to the call at hand, and let it be found under its key."""
@@ -314,6 +314,7 @@ class Arrival(Basis):
             position=new.position,
             apart=new.apart,
             checkpoints=new.checkpoints,
+            former=(*info.former, info.wording),
         )
         book = self.book
         change = book.change(

@@ -87,7 +87,7 @@ class Core(Arrival):
             )
         mark = fingerprint(f"{call.tool}.{step}", [list(args), dict(kwargs)])
         policy = replace(call.policy, key=None, compensate=None, fingerprint=None)
-        parent = call.info
+        parent = call.info.first
         info = replace(
             parent,
             arguments=[list(args), dict(kwargs)],

@@ -39,7 +39,7 @@ class Forgetting:
                 if row.state in UNSETTLED or row.started >= since or page.now - row.updated < age:
                     continue
                 info = book.info(row)
-                if info.own is not None or info.message is None or (info.message, info.call or "") in asked:
+                if info.own is not None or info.message is None or not asked.isdisjoint(info.asked_by):
                     continue
                 if info.window is None or page.now - row.started >= info.window:
                     gone.append(row)

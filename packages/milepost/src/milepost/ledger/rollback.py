@@ -105,7 +105,8 @@ class Rollbacks:
             # Another thread may have been answered from the record, and rest on the effect.
             return "irreversible"
         if record.state == "suspended":
-            return "irreversible" if (info.message, info.call, info.own) in stepped else "nothing"
+            first = info.first
+            return "irreversible" if (first.message, first.call, first.own) in stepped else "nothing"
         if policy.compensate is None:
             return "settle" if record.state in ("started", "in_doubt") and policy.reconcile else "irreversible"
         if record.state == "started" or (record.state == "in_doubt" and policy.reconcile is not None):

@@ -317,6 +317,39 @@ class CallsOfThreads(Behaviours):
         assert await worker.step(again, "fee", lambda: "another") == "another"
 
     @needs("ledger")
+    async def test_a_copy_knows_a_call_in_all_its_wordings(self, lab: Lab) -> None:
+        tools = {"set": quick(idempotent)}
+        worker = Worker(lab, lease=0, tools=tools)
+        await Chain(lab.saver).put({"n": 1})
+        lost = await worker.run(wants("set", message="m1", human="h1"))
+        await worker.step(lost, "fee", lambda: "fee")
+        for number, message in enumerate(("m2", "m3", "m3")):
+            call = await worker.run(wants("set", message=message, human="h1"))
+            assert call.attempt == number + 1
+            assert await worker.step(call, "fee", lambda: "again") == "fee"
+        await worker.settle(call, Succeeded("done"))
+        await lab.saver.copy_thread("thread", "copy")
+        await lab.saver.copy_thread("copy", "second")
+        for thread in ("thread", "copy", "second"):
+            for message in ("m1", "m2", "m3"):
+                request = wants("set", thread=thread, message=message, human="h1", orphans="pause")
+                assert await worker.do(request, "again") == "done"
+            assert len(await worker.calls(thread)) == 2, "the call, and its step"
+        assert worker.performed == []
+
+    @needs("ledger")
+    async def test_a_call_is_kept_while_any_of_its_wordings_is(self, lab: Lab) -> None:
+        tools = {"set": quick(idempotent)}
+        worker = Worker(lab, tools=tools)
+        call = {"name": "set", "args": {}, "id": "c1", "type": "tool_call"}
+        for message in ("m1", "m2"):
+            await worker.do(wants("set", message=message, human="h1"))
+        await lab.saver.put(at("thread"), checkpoint("0001", {"messages": [AIMessage("", id="m1", tool_calls=[call])]}))
+        assert await worker.forget(dry_run=True) == []
+        other = wants("set", message="m3", human="h1", branch=frozenset({("m1", "c1")}))
+        assert await worker.do(other, "meant") == "meant", "the message at hand explains the record"
+
+    @needs("ledger")
     async def test_everything_is_sealed(self, lab: Lab) -> None:
         keys = {"k1": b"0" * 32}
         face = lab.open(keys=keys)
