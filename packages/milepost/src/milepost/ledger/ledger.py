@@ -54,6 +54,9 @@ class Ledger:
     right, and for a saver whose store keeps no ledger.
     """
 
+    _messages_key = "messages"
+    """The channel with the state's list of messages."""
+
     def __init__(
         self,
         saver: OverSaver,
@@ -272,14 +275,14 @@ class Ledger:
     def orphans(self, thread_id: str, branch: Collection[tuple[str, str]] | None = None) -> list[CallRecord]:
         """The recorded calls of a thread that are in no message at hand.
 
-        `branch` is the (message id, call id) of every call in the messages; by default those of the latest checkpoint's
-        channel "messages".
+        `branch` is the (message id, call id) of every call in the messages; by default those in the state's list of
+        messages, of the latest checkpoint and of those of the subgraphs and agents that it was led to by.
         """
-        return run(self._upkeep.orphans(self.core.blocking(), check_thread(thread_id), branch))
+        return run(self._upkeep.orphans(self.core.blocking(), check_thread(thread_id), branch, self._messages_key))
 
     async def aorphans(self, thread_id: str, branch: Collection[tuple[str, str]] | None = None) -> list[CallRecord]:
         """`orphans`, async."""
-        return await self._upkeep.orphans(self.core.asynchronous(), check_thread(thread_id), branch)
+        return await self._upkeep.orphans(self.core.asynchronous(), check_thread(thread_id), branch, self._messages_key)
 
     def forget(self, thread_id: str, *, older_than: Duration, dry_run: bool = False) -> list[CallRecord]:
         """Remove the records of a thread that nothing can ask for any more; returns them. For threads that live long.

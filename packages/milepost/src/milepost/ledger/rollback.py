@@ -21,7 +21,7 @@ from milepost.ledger.hands import Hands
 from milepost.ledger.policy import ToolPolicy, idempotent
 from milepost.ledger.record import CallRecord
 from milepost.ledger.request import CallRequest
-from milepost.ledger.upkeep import Upkeep
+from milepost.ledger.upkeep import Upkeep, root_of
 from milepost.places import Place
 from milepost.store import Chart
 
@@ -281,17 +281,12 @@ class _Later:
 
     def began(self, info: CallInfo) -> bool:
         """Whether a call's task started from one of them."""
-        return _root_of(info) in self._later
+        return root_of(info) in self._later
 
     def has(self, record: CallRecord) -> bool:
         """By where its task started; of a checkpoint that is not known (any more), by when."""
-        root = _root_of(record.info)
+        root = root_of(record.info)
         return root in self._later if root in self._known else record.started >= self._at
-
-
-def _root_of(info: CallInfo) -> str | None:
-    """The checkpoint of the root namespace that a call's task started from."""
-    return next((id for ns, id in info.checkpoints if ns == ""), None)
 
 
 def _done(answer: CallAnswer, record: CallRecord) -> CallRow:

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import cast
+from typing import Any, cast
 
 from langchain_core.messages import AIMessage
 
 from milepost.callstore import CALL_PAGE, UNSETTLED, CallAnswer, CallQuery, CallRow, State
+from milepost.codec.calls import CallInfo
 from milepost.errors import Conflict, InvalidConfig
 from milepost.ledger.basis import LAST_LOOK
 from milepost.ledger.core import Core
 from milepost.ledger.hands import Hands
 from milepost.ledger.policy import Verdict
 from milepost.ledger.record import CallRecord
-from milepost.places import Place
+from milepost.places import COUNTERS, Place
 
 _TRIES = 8
+
+
+def space_of(info: CallInfo) -> str:
+    """The namespace of the graph that made a call."""
+    return info.checkpoints[0][0] if info.checkpoints else ""
+
+
+def root_of(info: CallInfo) -> str | None:
+    """The checkpoint of the root namespace that a call's task started from."""
+    return next((id for ns, id in info.checkpoints if ns == ""), None)
 
 
 class Upkeep:
@@ -44,27 +55,57 @@ class Upkeep:
         wanted = None if states is None else frozenset(states)
         return [book.open(row) for row in await self.listed(hands, CallQuery(thread, states=wanted))]
 
-    async def orphans(self, hands: Hands, thread: str, branch: Collection[tuple[str, str]] | None) -> list[CallRecord]:
+    async def orphans(
+        self, hands: Hands, thread: str, branch: Collection[tuple[str, str]] | None, channel: str
+    ) -> list[CallRecord]:
         """See `milepost.ledger.Ledger.orphans`."""
-        there = frozenset(branch) if branch is not None else await self._branch(hands, thread)
-        return [
-            record
-            for record in await self.calls(hands, thread)
-            if record.info.own is None
-            and record.info.message is not None
-            and (record.info.message, record.info.call or "") not in there
-        ]
+        records = await self.calls(hands, thread)
+        asked = [record for record in records if record.info.own is None and record.info.message is not None]
+        if branch is not None:
+            given = frozenset(branch)
+            return [record for record in asked if given.isdisjoint(record.info.asked_by)]
+        spaces = {"", *(space_of(record.info) for record in asked)}
+        there = {ns: await self._branch(hands, Place(thread, ns, None), channel) for ns in spaces}
+        left_behind = await self._left_behind(hands, thread) if len(spaces) > 1 else frozenset[str]()
 
-    async def _branch(self, hands: Hands, thread: str) -> frozenset[tuple[str, str]]:
+        def known(info: CallInfo) -> bool:
+            own = frozenset[tuple[str, str]]() if root_of(info) in left_behind else there[space_of(info)]
+            return not (there[""] | own).isdisjoint(info.asked_by)
+
+        return [record for record in asked if not known(record.info)]
+
+    async def _branch(self, hands: Hands, place: Place, channel: str) -> frozenset[tuple[str, str]]:
         """The calls in the messages of the latest checkpoint."""
-        found = await self.core.saver.operations.get_tuple(hands.side, Place(thread, "", None))
-        messages = [] if found is None else found.checkpoint["channel_values"].get("messages") or []
+        found = await self.core.saver.operations.get_tuple(hands.side, place)
+        if found is None:
+            return frozenset()
+        if channel in (cast("dict[str, Any]", found.metadata).get(COUNTERS) or ()):
+            raise InvalidConfig(
+                f"the channel {channel!r} of thread {place.thread!r} is stored as changes, which only its graph can put "
+                "together: name the calls of its messages, branch=…",
+                what="branch",
+            )
+        messages = found.checkpoint["channel_values"].get(channel) or []
         return frozenset(
             (message.id, call["id"] or "")
             for message in messages
             if isinstance(message, AIMessage) and message.id is not None
             for call in message.tool_calls
         )
+
+    async def _left_behind(self, hands: Hands, thread: str) -> frozenset[str]:
+        """The checkpoints of the root namespace that the latest one does not descend from."""
+        operations = self.core.saver.operations
+        head = await operations.get_tuple(hands.side, Place(thread, "", None))
+        outline = await (await operations.open(hands.side)).outline(thread)
+        marks = () if outline is None else outline.marks
+        parents = {mark.id: mark.parent for mark in marks if mark.ns == ""}
+        here = None if head is None else head.checkpoint["id"]
+        line: set[str] = set()
+        while here is not None and here not in line:
+            line.add(here)
+            here = parents.get(here)
+        return frozenset(parents.keys() - line)
 
     async def resolve(
         self, hands: Hands, key: str, verdict: Verdict, *, by: str, note: str, thread: str | None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage
 
 from milepost.callstore import CallQuery
-from milepost.errors import ThreadDeleted, UnsettledCalls
+from milepost.errors import InvalidConfig, ThreadDeleted, UnsettledCalls
 from milepost.ledger import (
     BarrierTimeout,
     Failed,
@@ -26,6 +27,7 @@ from milepost.ledger import (
     readonly,
     unsafe,
 )
+from milepost.places import COUNTERS
 from milepost.store import MAX_ID
 from milepost.testing.chain import Chain, at, checkpoint
 from milepost.testing.faults import Plan
@@ -104,6 +106,32 @@ class CallsOrphans(Behaviours):
         found = await worker.orphans("thread", [("m1", "c1")])
         assert [record.info.call for record in found] == ["c2"]
         assert len(await worker.orphans("thread")) == 2
+
+    @needs("ledger")
+    async def test_a_call_of_an_agent_is_no_orphan_while_its_agent_is_at_hand(self, lab: Lab) -> None:
+        worker = Worker(lab)
+
+        def says(message: str) -> dict[str, Any]:
+            call = {"name": "charge", "args": {}, "id": "c1", "type": "tool_call"}
+            return {"messages": [AIMessage("", id=message, tool_calls=[call])]}
+
+        async def orphans() -> list[str | None]:
+            return [record.info.message for record in await worker.orphans("thread")]
+
+        await lab.saver.put(at("thread"), checkpoint("0001", says("outer")))
+        await lab.saver.put(at("thread", "tools:1"), checkpoint("0002", says("inner")))
+        await worker.do(wants(message="outer", checkpoints=(("", "0001"),)))
+        await worker.do(wants(message="inner", checkpoints=(("tools:1", "0002"), ("", "0001"))))
+        await worker.do(wants(message="lost", checkpoints=(("tools:1", "0002"), ("", "0001"))))
+        assert await orphans() == ["lost"]
+        await lab.saver.put(at("thread", "", "0001"), checkpoint("0003", {"n": 1}))
+        assert await orphans() == ["outer", "lost"]
+        await lab.saver.put(at("thread"), checkpoint("0004", {"n": 2}))
+        assert await orphans() == ["outer", "inner", "lost"], "the state has nothing of what came after 0001"
+        counted: Any = {"source": "loop", "step": 2, "parents": {}, COUNTERS: {"messages": (1, 1)}}
+        await lab.saver.put(at("thread", "", "0004"), checkpoint("0005", {"n": 3}), counted)
+        with pytest.raises(InvalidConfig, match="branch"):
+            await orphans()
 
 
 class CallsKeys(Behaviours):
@@ -346,6 +374,7 @@ class CallsOfThreads(Behaviours):
             await worker.do(wants("set", message=message, human="h1"))
         await lab.saver.put(at("thread"), checkpoint("0001", {"messages": [AIMessage("", id="m1", tool_calls=[call])]}))
         assert await worker.forget(dry_run=True) == []
+        assert await worker.orphans("thread") == []
         other = wants("set", message="m3", human="h1", branch=frozenset({("m1", "c1")}))
         assert await worker.do(other, "meant") == "meant", "the message at hand explains the record"
 
