@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterator
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Collection, Generator, Iterator
+from contextlib import nullcontext
 from typing import Any, TypeVar, cast
 
 from langchain_core.runnables.config import ensure_config, merge_configs
 
+from milepost.apart import Apart, apart
 from milepost.errors import InvalidConfig
 from milepost.lease import ThreadLease, terms_of
 from milepost.places import check_dict
@@ -80,27 +81,14 @@ class _Exclusive:
     _milepost_terms: dict[str, Any]
 
     def stream(self, input: Any, config: Any = None, **options: Any) -> Iterator[Any]:
-        run = cast("Any", super()).stream
-        lease = self._milepost_lease(config)
-        if lease is None:
-            yield from run(input, config, **options)
-            return
-        with lease:
-            yield from run(input, config, **options)
+        parts = cast("Any", super()).stream(input, config, **options)
+        yield from apart(_within(parts, self._milepost_lease(config)))
 
     async def astream(self, input: Any, config: Any = None, **options: Any) -> AsyncIterator[Any]:
-        parts = cast("Any", super()).astream(input, config, **options)
-        lease = self._milepost_lease(config)
-        if lease is None:
-            async with aclosing(parts):
-                async for part in parts:
-                    yield part
-            return
-        async with lease, aclosing(parts):
+        run = cast("Any", super()).astream(input, config, **options)
+        async with Apart(run, self._milepost_lease(config) or nullcontext()) as parts:
             async for part in parts:
                 yield part
-                # Whoever asks for the next part may do it in another context.
-                lease.bind()
 
     def bulk_update_state(self, config: Any, supersteps: Any) -> Any:
         update = cast("Any", super()).bulk_update_state
@@ -124,3 +112,8 @@ class _Exclusive:
         merged = ensure_config(merge_configs(getattr(self, "config", None), config))
         thread = merged.get("configurable", {}).get("thread_id")
         return None if thread is None else self._milepost_saver.lease(thread, **self._milepost_terms)
+
+
+def _within(parts: Generator[Any, None, None], lease: ThreadLease | None) -> Generator[Any, None, None]:
+    with lease or nullcontext():
+        yield from parts
