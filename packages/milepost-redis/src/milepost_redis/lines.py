@@ -154,11 +154,15 @@ class _Line:
 
 class Watch:
     """Closes something with the event loop it belongs to, if nobody did it before: a loop that ends closes its
-    generators."""
+    generators.
+
+    It closes them in any order. Others may have something to say once this is `over`, and then to be closed after it.
+    """
 
     def __init__(self, close: Callable[[], Awaitable[None]]) -> None:
         self._close = close
         self._life: AsyncGenerator[None] | None = None
+        self.over = False
 
     async def begin(self) -> None:
         if self._life is None:
@@ -173,6 +177,7 @@ class Watch:
         try:
             yield
         finally:
+            self.over = True
             await self._close()
 
 
@@ -205,7 +210,11 @@ class Lines:
             raise closed()
         job = _Job(commands, last, asyncio.get_running_loop())
         self._line().submit(job, fresh=fresh)
-        return await job.result()
+        try:
+            return await job.result()
+        finally:
+            if self._watch.over:
+                await self._close_lines()
 
     def _line(self) -> _Line:
         best = min(self._lines, key=lambda line: line.waiting, default=None)
@@ -215,7 +224,6 @@ class Lines:
         return best
 
     async def _close_lines(self) -> None:
-        self._closed = True
         while self._lines:
             await self._lines.pop().close()
         if self._end is not None:
@@ -265,10 +273,14 @@ class AsyncRouted:
     async def talk(self, commands: Sequence[Words], last: Words | None = None, *, fresh: bool = False) -> list[Any]:
         if self._watch is not None:
             await self._watch.begin()
-        if last is not None:
-            (command,) = commands
-            return await whole(self._together(command, last, fresh=fresh))
-        return await whole(self._talk(commands))
+        try:
+            if last is not None:
+                (command,) = commands
+                return await whole(self._together(command, last, fresh=fresh))
+            return await whole(self._talk(commands))
+        finally:
+            if self._watch is not None and self._watch.over:
+                await self._client.aclose()
 
     async def _talk(self, commands: Sequence[Words]) -> list[Any]:
         replies: list[Any] = []
