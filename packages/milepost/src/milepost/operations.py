@@ -353,16 +353,16 @@ class Operations:
             store = await self.open(side)
             if run is not None:
                 run.refuse(f"checkpoint {draft.id!r}")
+            fence = fence_for(shared, place.thread)
             if place.id is not None:
                 key = (place.thread, place.ns, place.id)
                 if ahead := shared.pending.ahead(key):
                     await side.wait(ahead)
-                shared.pending.check(key)
+                shared.pending.check(key, fence)
                 if boundary := shared.boundary:
                     boundary.put_on(key)
             rests = draft.ancestors if place.id is None else (place.id, *draft.ancestors)
             shared.pending.refuse_the_late(place.thread, draft.id, rests)
-            fence = fence_for(shared, place.thread)
             heads = None if shared.heads is None else shared.heads.wanted(place, source)
             if draft.lost:
                 self._drifted(place.thread, _lost(draft))

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from milepost.errors import MilepostError, ThreadDeleted
+from milepost.errors import LeaseLost, MilepostError, ThreadDeleted
 from milepost.fences import thread_deleted
 
 Key = tuple[str, str, str]
@@ -111,13 +111,17 @@ class Pending:
         with self._lock:
             return [(op, _watched(op)) for op in self._ops.get(key, ())]
 
-    def check(self, key: Key) -> None:
-        """Raise if writes of `key` failed: what was put on top of them would rest on nothing."""
+    def check(self, key: Key, fence: int | None) -> None:
+        """Raise if writes of `key` failed: what was put on top of them would rest on nothing.
+
+        Writes of a former owner that were refused are nothing that a put with the `fence` of his successor rests on.
+        """
         if not self._failed:
             return
         with self._lock:
-            failed = self._failed.get(key)
-            task, failure = next(iter(failed.items())) if failed else ("", None)
+            failed = self._failed.get(key, {})
+            counting = (each for each in failed.items() if fence is None or not _refused_before(each[1], fence))
+            task, failure = next(counting, ("", None))
         if failure is not None:
             raise failure.kind(
                 f"a checkpoint on top of {key[2]!r} of thread {key[0]!r} was not stored, because the writes of task "
@@ -138,6 +142,10 @@ def _watched(op: Op) -> Future[None]:
         # A put that waits and is cancelled must not cancel what it waits for.
         op.done.set_running_or_notify_cancel()
     return op.done
+
+
+def _refused_before(failure: Failure, fence: int) -> bool:
+    return issubclass(failure.kind, LeaseLost) and failure.facts["fence"] < fence
 
 
 def _failure(error: BaseException) -> Failure:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from typing import Any
 
 import pytest
@@ -46,6 +46,28 @@ class Driving(Behaviours):
         async for saver in lab.views():
             assert await saver.ids(at("thread")) == ["0003", "0002", "0001"]
             assert len((await saver.got(at("thread", "", "0002"))).pending_writes or ()) == 1
+
+    async def test_what_a_former_owner_was_refused_is_nothing_to_his_successor(self, lab: Lab) -> None:
+        chain = Chain(lab.saver)
+        await chain.put({"x": 1})
+        taken, refused = asyncio.Event(), asyncio.Event()
+
+        async def succeed() -> None:
+            async with lab.saver.lease("thread", steal=True):
+                taken.set()
+                await refused.wait()
+                await chain.put({"x": 2})
+
+        async with lab.saver.lease("thread"):
+            successor = asyncio.create_task(succeed(), context=Context())
+            await taken.wait()
+            with pytest.raises(LeaseLost):
+                await chain.writes(("x", 1))
+            with pytest.raises(LeaseLost):
+                await lab.saver.put(chain.at(), checkpoint("0009", {"x": 9}))
+            refused.set()
+            await successor
+        assert await chain.ids() == ["0002", "0001"]
 
     async def test_busy_says_who_and_since_when(self, lab: Lab) -> None:
         other = lab.open()
