@@ -21,7 +21,7 @@ from milepost.codec import Codec
 from milepost.codec.codec import of_checkpoint
 from milepost.codec.layout import Kept, Layout
 from milepost.codec.shelf import Shelf
-from milepost.errors import Corrupt, InvalidConfig, MilepostError
+from milepost.errors import Corrupt, InvalidConfig, MilepostError, SchemaMismatch
 from milepost.former import TRIES, Former, busy, is_kept_of, written_to
 from milepost.moving import Moves, Moving, Place
 from milepost.places import BEFORE, channel_name
@@ -29,7 +29,7 @@ from milepost.retention import live_spans
 from milepost.schema import Schema
 from milepost.schema.image import INTERRUPT, Image
 from milepost.schema.questions import asked_as
-from milepost.schema.spaces import respaced
+from milepost.schema.spaces import depth, upper
 from milepost.schema.stamps import Stamp, decode
 from milepost.store import Batch, Chart, CheckpointRow, Drop, Pack, Snapshot, Store, WriteRow
 from milepost.upgrading import Upgrader
@@ -349,15 +349,34 @@ class Migrator:
         header = codec.header(thread, row)
         fetched = await self._packs(snapshot)
         shelf = codec.shelf(thread, fetched)
+        names = await self._names(snapshot, ns, header.metadata)
         try:
             if schema is None:
-                image = self._upgrader.plain(snapshot, header, shelf, keep=True)
+                image = self._upgrader.plain(snapshot, header, shelf, names, keep=True)
             else:
-                image, _ = self._upgrader.read(schema, snapshot, header, shelf, keep=True)
+                image, _ = self._upgrader.read(schema, snapshot, header, shelf, names, keep=True)
         except MilepostError as exc:
             raise of_checkpoint(exc, thread, row) from exc
         codec.remember(thread, snapshot.generation, row, replace(header, layouts={}), fetched)
-        return image if ns == row.ns else respaced(image, ns)
+        return image if ns == row.ns else self._upgrader.respaced(image, ns)
+
+    async def _names(self, snapshot: Snapshot, ns: str, metadata: Mapping[str, Any]) -> Sequence[str]:
+        """What releases call the namespace of `snapshot`, which is `ns` now, the oldest first."""
+        callers = {depth(space): id for space, id in (metadata.get("parents") or {}).items()}
+        lies = snapshot.row.ns
+
+        async def read(space: str) -> Image | None:
+            id = callers.get(depth(space))
+            for place in dict.fromkeys((space, upper(lies, depth(space)))) if id else ():
+                found = await self._store.get(snapshot.thread, place, id)
+                if found is not None:
+                    try:
+                        return await self._image(found.snapshots[0], space)
+                    except (Corrupt, SchemaMismatch):
+                        break  # refused by itself, and what it has called stays where it is
+            return None
+
+        return await self._upgrader.called(ns, read)
 
     async def _rewritten(self, snapshot: Snapshot, ns: str) -> tuple[Image, CheckpointRow, list[WriteRow], list[Pack]]:
         """A checkpoint as it is to be in namespace `ns`, in memory and encoded."""

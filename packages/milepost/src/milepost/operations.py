@@ -36,7 +36,6 @@ from milepost.schema import Schemas
 from milepost.schema.image import INTERRUPT, Image
 from milepost.schema.questions import Below, asked_as, questions_of
 from milepost.schema.schema import Where
-from milepost.schema.spaces import respaced
 from milepost.shared import Shared
 from milepost.sides import Side
 from milepost.store import (
@@ -217,13 +216,14 @@ class Operations:
         image: Image | None = None
         try:
             if self.upgrader and (schema or self.shared.spaces is not None):
+                names = () if self.shared.spaces is None else self.shared.spaces.names(thread, ns)
                 image, upgraded = (
-                    self.upgrader.read(schema, snapshot, header, shelf)
+                    self.upgrader.read(schema, snapshot, header, shelf, names)
                     if schema
-                    else (self.upgrader.plain(snapshot, header, shelf), False)
+                    else (self.upgrader.plain(snapshot, header, shelf, names), False)
                 )
                 if ns != row.ns:
-                    image = respaced(image, ns)
+                    image = self.upgrader.respaced(image, ns)
                 checkpoint, metadata = image.checkpoint, image.metadata
                 writes = [(write.task, write.channel, write.value) for write in image.writes]
                 if upgraded and schema:

@@ -6,20 +6,16 @@ both, the former one counts; what removes it raises the thread's generation, whi
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from milepost.codec import Codec
 from milepost.errors import SchemaMismatch
 from milepost.places import NAMED
 from milepost.schema import Schema, Schemas
-from milepost.schema.image import Image
 from milepost.schema.schema import Where, call_of, may_lie_elsewhere
-from milepost.schema.spaces import backwards, former_spaces, present_name
+from milepost.schema.spaces import Read, names_of, present_name
 from milepost.store import Snapshot, Store
-
-Read = Callable[[str], Awaitable[Image | None]]
-"""The checkpoint of a namespace that made a call, by the names of now."""
 
 _KNOWN: Final = 1 << 14
 
@@ -31,6 +27,8 @@ class Known(NamedTuple):
     generation: int
     """Of the thread, when that was found out. Where `space` is a former name, a later one may not hold any more: a
     migration gives namespaces their names of now."""
+    names: Sequence[str] = ()
+    """What releases call it, the oldest first."""
 
 
 class Spaces:
@@ -44,6 +42,11 @@ class Spaces:
         """Where `ns` is kept, as far as is known: there, or under a former name."""
         found = self._known.get((thread, ns))
         return ns if found is None else found.space
+
+    def names(self, thread: str, ns: str) -> Sequence[str]:
+        """What releases call `ns`, as far as is known, the oldest first."""
+        found = self._known.get((thread, ns))
+        return () if found is None else found.names
 
     def named(self, ns: str) -> tuple[int, str] | None:
         """What a checkpoint of `ns` has to say for itself (`milepost.places.NAMED`); None if its name tells."""
@@ -77,16 +80,17 @@ class Spaces:
         (parent, name), owner = call_of(ns), ""
         if here is not None:
             owner = await self._node(store, codec, parent, name, here.snapshots[0])
-        for space in await self._former(ns, read):
+        names = await names_of(self._schemas, ns, read)
+        for space in names.former:
             there = await store.get(thread, space, None)
             if there is None or await self._node(store, codec, parent, name, there.snapshots[0]) != name:
                 continue
             other = owner not in ("", name)
             if here is None or other or await _counts(store, there.snapshots[0], here.snapshots[0]):
-                return self._settle(thread, ns, Known(space, there.snapshots[0].generation))
+                return self._settle(thread, ns, Known(space, there.snapshots[0].generation, names.by_age(ns)))
         if here is not None and owner != name:
             raise _taken(thread, ns, here.snapshots[0].row.id, owner, self._schemas.of(parent))
-        return self._settle(thread, ns, Known(ns, -1))
+        return self._settle(thread, ns, Known(ns, -1, names.by_age(ns)))
 
     async def _node(self, store: Store, codec: Codec, parent: str, meant: str, snapshot: Snapshot) -> str:
         """The name of now of the node that stored the latest checkpoint of a namespace; `parent` is that of the call, by
@@ -115,26 +119,6 @@ class Spaces:
             self._known.clear()
         self._known[thread, ns] = found
         return found.space
-
-    async def _former(self, ns: str, read: Read) -> list[str]:
-        """The names that a namespace may have had, likeliest first."""
-        if not may_lie_elsewhere(self._schemas, ns):
-            return []
-        parent, _, last = ns.rpartition("|")
-        above = await self._former(parent, read)
-        if last.isdigit():
-            return [f"{space}|{last}" for space in above]
-        schema = self._schemas.of(parent)
-        if ":" not in last:
-            names = [last, *(name for change in backwards(schema) if (name := change.node(last)) is not None)]
-            every = [f"{space}|{name}" if space else name for space in (parent, *above) for name in names]
-            return [space for space in dict.fromkeys(every) if space != ns]
-        image = await read(parent)
-        if image is None and parent:
-            # A task of the functional API has called it, within another task, which has no checkpoints of its own.
-            parent = parent.rpartition("|")[0]
-            image, schema, above = await read(parent), self._schemas.of(parent), await self._former(parent, read)
-        return [] if image is None else list(former_spaces(schema, image, ns, above))
 
 
 def _taken(thread: str, ns: str, id: str, owner: str, schema: Schema | None) -> SchemaMismatch:

@@ -14,10 +14,12 @@ from milepost.codec.layout import Kept, Layout
 from milepost.codec.shelf import Shelf
 from milepost.errors import SchemaMismatch
 from milepost.places import channel_name
+from milepost.schema.carry import gathered
 from milepost.schema.changes import PLUMBING, Change, NotDeclared
-from milepost.schema.image import BRANCH, CONTROL, INTERRUPT, JOIN, SOURCE, START, TASKS, Image, Write
+from milepost.schema.image import BRANCH, CONTROL, INTERRUPT, JOIN, RESUME, SOURCE, START, TASKS, Image, Write
 from milepost.schema.questions import Below, Ids, merged, question_ids
-from milepost.schema.schema import Schema, Schemas, Step, Verdict, Where, classes_of, current_name
+from milepost.schema.schema import Schema, Schemas, Step, Verdict, Where, classes_of, current_name, settled
+from milepost.schema.spaces import Read, names_of, respaced
 from milepost.store import CheckpointRow, Snapshot, WriteRow
 
 _AS_IT_IS: Final = Verdict(0)
@@ -78,23 +80,23 @@ class Upgrader:
         try:
             return await question_ids(self._schemas, image, below)
         except NotDeclared as exc:
-            raise self._ambiguous(image, str(exc)) from exc
+            raise self._mismatch(image, f"waits for answers, and {exc}") from exc
 
     async def every_question_id(self, image: Image, below: Below) -> dict[str, str]:
         """The ids of all questions that wait. Raises `SchemaMismatch` for one that two of them have or had."""
         ids = merged(self._schemas, (await self.question_ids(image, below)).values())
         for id, now in ids.items():
             if now is None:
-                raise self._ambiguous(
+                raise self._mismatch(
                     image,
-                    f"the id {id!r} is that of one question now and was that of another one, for nodes have exchanged names or "
-                    "passed them on: answer by the ids that get_state gives",
+                    f"waits for answers, and the id {id!r} is that of one question now and was that of another one, for "
+                    "nodes have exchanged names or passed them on: answer by the ids that get_state gives",
                 )
         return {id: now for id, now in ids.items() if now is not None}
 
-    def _ambiguous(self, image: Image, why: str) -> SchemaMismatch:
+    def _mismatch(self, image: Image, why: str) -> SchemaMismatch:
         return SchemaMismatch(
-            f"checkpoint {image.id!r} of thread {image.thread!r} waits for answers, and {why}. Nothing was changed.",
+            f"{Where(image.thread, image.ns, image.id)} {why}. Nothing was changed.",
             thread=image.thread,
             ns=image.ns,
             checkpoint=image.id,
@@ -114,12 +116,19 @@ class Upgrader:
             self._check_drift(schema, schema.judge(header.stamp, where), where, header)
 
     def read(
-        self, schema: Schema, snapshot: Snapshot, header: Header, shelf: Shelf, *, keep: bool = False
+        self,
+        schema: Schema,
+        snapshot: Snapshot,
+        header: Header,
+        shelf: Shelf,
+        names: Sequence[str] = (),
+        *,
+        keep: bool = False,
     ) -> tuple[Image, bool]:
-        """A checkpoint with its writes in LangGraph's order, and whether it is another than what is stored. With `keep`,
-        values that no change speaks of are `Kept`.
+        """A checkpoint with its writes in LangGraph's order, and whether its values are others than what is stored. With
+        `keep`, values that no change speaks of are `Kept`.
 
-        Raises `SchemaMismatch`, and what decoding raises.
+        `names` are what releases call its namespace, the oldest first. Raises `SchemaMismatch`, and what decoding raises.
         """
         thread, row = snapshot.thread, snapshot.row
         where = Where(thread, row.ns, row.id)
@@ -144,15 +153,17 @@ class Upgrader:
             # Containers of the header's are changed in place below.
             image.checkpoint = {**copy.deepcopy(header.checkpoint), "channel_values": checkpoint["channel_values"]}
             image.metadata = dict(header.metadata)
-            schema.upgrade(image, verdict, writes)
+            schema.upgrade(image, verdict, writes, names)
         else:
-            image.writes = [write for some in writes.values() for write in some]
+            image.writes = settled(gathered(image, [write for some in writes.values() for write in some], names))
         schema.check_nodes(image)
         image.writes.sort(key=lambda write: writes_sort_key(write.path, write.task, write.idx))
         return image, changed
 
-    def plain(self, snapshot: Snapshot, header: Header, shelf: Shelf, *, keep: bool = False) -> Image:
-        """A checkpoint with its writes as they are, in LangGraph's order. With `keep`, as with `read`."""
+    def plain(
+        self, snapshot: Snapshot, header: Header, shelf: Shelf, names: Sequence[str] = (), *, keep: bool = False
+    ) -> Image:
+        """A checkpoint with its writes as they are, in LangGraph's order. `names` and `keep` are as for `read`."""
         thread, row, codec = snapshot.thread, snapshot.row, self._codec
         image = Image(thread, row.ns, row.id, {**header.checkpoint}, header.metadata)
         stays = partial(self._stays, ()) if keep else _none_stay
@@ -163,8 +174,20 @@ class Upgrader:
             kept = stays(_AS_IT_IS, channel)
             value = Kept(layout) if kept else codec.value(thread, channel, layout, shelf)
             image.writes.append(Write(write.task, write.idx, write.path, channel, value, stamp=stamp))
+        image.writes = settled(gathered(image, image.writes, names))
         image.writes.sort(key=lambda write: writes_sort_key(write.path, write.task, write.idx))
         return image
+
+    async def called(self, ns: str, read: Read) -> Sequence[str]:
+        """What releases call the namespace `ns`, the oldest first."""
+        return (await names_of(self._schemas, ns, read)).by_age(ns)
+
+    def respaced(self, image: Image, ns: str) -> Image:
+        """See `milepost.schema.spaces.respaced`. Raises `SchemaMismatch`."""
+        try:
+            return respaced(image, ns)
+        except NotDeclared as exc:
+            raise self._mismatch(image, f"cannot be read as one of {ns!r}, as that is called now: {exc}") from exc
 
     def located(self, schema: Schema, snapshot: Snapshot, where: Where) -> Iterable[Found]:
         """The pending writes of a checkpoint, with what their stamps mean."""
@@ -239,7 +262,8 @@ class Upgrader:
             # These hold names of nodes and channels, or ids that are made of such.
             return not self.renames_nodes and all(change.adds for change in several)
         if channel in CONTROL:
-            return True
+            # Of several releases' answers, the most count.
+            return channel != RESUME or not self.renames_nodes
         return untouched(changes, channel)
 
     def _view(self, verdict: Verdict) -> Codec:

@@ -25,7 +25,9 @@ from milepost.schema.image import (
     is_send,
     starts_of,
 )
-from milepost.schema.tasks import Tasks, renamed_questions
+from milepost.schema.tasks import Moved, Tasks, renamed_questions
+
+_NONE: Final = Change()
 
 _NOWHERE: Final = "__end__"
 
@@ -62,10 +64,37 @@ def carry_writes(change: Change, tasks: Tasks, writes: Sequence[Write], where: s
             # LangGraph takes a task without any output for one that has to run.
             updates = [(NO_WRITES, None)]
         for channel, value in updates:
-            if channel == INTERRUPT and spaces:
-                value = renamed_questions(value, spaces)  # noqa: PLW2901
-            carried.append(replace(write, task=moved.task, path=moved.path, channel=channel, value=value))
+            carried.append(_moved(write, moved, channel, value, spaces))
     return carried
+
+
+def _moved(write: Write, moved: Moved, channel: str, value: Any, spaces: Sequence[tuple[str, str]]) -> Write:
+    """`write` as one of the task `moved`. `spaces` are namespaces of tasks then and now, which questions are named after."""
+    if channel == INTERRUPT and spaces:
+        value = renamed_questions(value, spaces)
+    return replace(write, task=moved.task, path=moved.path, channel=channel, value=value)
+
+
+def gathered(image: Image, writes: Sequence[Write], names: Sequence[str]) -> list[Write]:
+    """`writes` of the tasks of a subgraph, all by the name that its namespace is stored under.
+
+    Releases that call its node differently write to the same checkpoint: one has asked, and the next one was answered.
+    For each, the task has another id. `names` are what they call the namespace, the oldest first.
+    """
+    ways = [(at, Tasks(replace(image, ns=name), image.ns)) for at, name in enumerate(names, 1) if name != image.ns]
+    return [_gathered(ways, write) for write in writes]
+
+
+def _gathered(ways: Iterable[tuple[int, Tasks]], write: Write) -> Write:
+    for at, tasks in ways:
+        try:
+            moved = tasks.moved(_NONE, write)
+        except NotDeclared:
+            continue
+        if moved is not None and moved.before:
+            spaces = [(moved.before, moved.after)]
+            return replace(_moved(write, moved, write.channel, write.value, spaces), origin=at)
+    return write
 
 
 def carry_update(change: Change, channel: str, value: Any, where: str) -> Iterable[tuple[str, Any]]:

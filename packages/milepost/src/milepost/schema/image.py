@@ -13,6 +13,7 @@ START: Final = "__start__"
 TASKS: Final = types.TASKS
 """The channel of pending sends."""
 INTERRUPT: Final = types.INTERRUPT
+RESUME: Final = types.RESUME
 NO_WRITES: Final = "__no_writes__"
 SOURCE: Final = "__error_source_node__"
 BRANCH: Final = "branch:to:"
@@ -32,6 +33,8 @@ class Write:
     value: Any
     version: int = 0
     """Of the schema, when it was stored."""
+    origin: int = 0
+    """By which of the names of a subgraph's namespace it was stored: a later one has a higher number."""
     stamp: bytes | None = None
     """As it is stored, where nobody has declared a schema."""
 

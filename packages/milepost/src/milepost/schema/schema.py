@@ -11,9 +11,9 @@ from typing import Any, Final, Literal, cast
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from milepost.errors import InvalidConfig, SchemaMismatch
-from milepost.schema.carry import carry, carry_update, carry_writes
+from milepost.schema.carry import carry, carry_update, carry_writes, gathered
 from milepost.schema.changes import Change, ClassName, NotDeclared, names, text
-from milepost.schema.image import Image, Write
+from milepost.schema.image import RESUME, Image, Write
 from milepost.schema.shape import Drift, Shape, drift
 from milepost.schema.stamps import Stamp, decode, encode
 from milepost.schema.tasks import Tasks
@@ -281,23 +281,27 @@ class Schema:
 
     # Upgrading.
 
-    def upgrade(self, image: Image, verdict: Verdict, writes: Mapping[int, Sequence[Write]]) -> None:
-        """Bring `image` to this version. `writes` are its pending writes, by the version they are of.
+    def upgrade(
+        self, image: Image, verdict: Verdict, writes: Mapping[int, Sequence[Write]], names: Sequence[str] = ()
+    ) -> None:
+        """Bring `image` to this version. `writes` are its pending writes, by the version they are of; `names` are what
+        releases call its namespace, the oldest first.
 
         Raises `SchemaMismatch` for what no change says anything about.
         """
-        waiting = {version: list(some) for version, some in writes.items()}
+        waiting = dict(writes)
         place = Where(image.thread, image.ns, image.id)
-        carried = waiting.pop(verdict.version, [])
+        carried = gathered(image, waiting.pop(verdict.version, ()), names)
         try:
             for step in verdict.steps:
                 for change in step.changes:
                     carried = carry(change, image, carried)
-                carried += waiting.pop(step.target, [])
-            for version, others in waiting.items():
+                carried += gathered(image, waiting.pop(step.target, ()), names)
+            for version, some in waiting.items():
+                others = gathered(image, some, names)
                 for step in self._along(version, place).steps:
                     for change in step.changes:
-                        others = carry_writes(change, Tasks(image), others, str(place))  # noqa: PLW2901
+                        others = carry_writes(change, Tasks(image), others, str(place))
                 carried += others
         except NotDeclared as exc:
             raise self.refusal(place, verdict.version, "cannot be upgraded", str(exc)) from exc
@@ -353,13 +357,26 @@ class Schema:
 
 
 def settled(writes: Iterable[Write]) -> list[Write]:
-    """One write for each place: of special ones the newest, of ordinary ones the first."""
+    """One write for each place: of special ones the newest, of ordinary ones the first.
+
+    A task's answers only become more, so they tell what is newer where releases took turns; otherwise the version does.
+    """
+    every = list(writes)
+    answers = {_origin(write): len(write.value) for write in every if _answers(write)}
     kept: dict[tuple[str, int], Write] = {}
-    for write in writes:
-        other = kept.get((write.task, write.idx))
-        if other is None or (write.version > other.version) == (write.idx < 0):
+    for write in sorted(every, key=lambda write: (answers.get(_origin(write), 0), write.version, write.origin)):
+        if write.idx < 0 or (write.task, write.idx) not in kept:
             kept[write.task, write.idx] = write
     return list(kept.values())
+
+
+def _origin(write: Write) -> tuple[str, int, int]:
+    return write.task, write.version, write.origin
+
+
+def _answers(write: Write) -> bool:
+    """Whether it is all the answers that a task has had: the one for whoever asks first has no path."""
+    return write.channel == RESUME and bool(write.path) and isinstance(write.value, list)
 
 
 def current_name(verdict: Verdict, channel: str) -> str | None:

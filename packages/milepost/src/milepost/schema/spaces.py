@@ -6,14 +6,18 @@ names it asks for a namespace that does not exist; what it would have been calle
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from milepost.schema.carry import carry_writes
 from milepost.schema.changes import Change, NotDeclared, rename_node
 from milepost.schema.image import Image, Write
-from milepost.schema.schema import Schema
+from milepost.schema.schema import Schema, Schemas, Where, may_lie_elsewhere
 from milepost.schema.tasks import Tasks, pulled
+
+Read = Callable[[str], Awaitable[Image | None]]
+"""The checkpoint of a namespace that made a call, by the names of now."""
 
 
 class _All(Change):
@@ -58,8 +62,10 @@ def _back(schema: Schema | None, renames: Sequence[tuple[str, str]]) -> Change:
     return _All([rename_node(new, old) for old, new in reversed(renames)], schema.calls if schema else ())
 
 
-def former_spaces(schema: Schema | None, image: Image, ns: str, former: Sequence[str]) -> Iterator[str]:
-    """Namespaces that the subgraph's namespace `ns` may have had before.
+def former_spaces(
+    schema: Schema | None, image: Image, ns: str, former: Sequence[str], since: int | None = None
+) -> Iterator[str]:
+    """Namespaces that the subgraph's namespace `ns` may have had before, but for those from before version `since`.
 
     `image` is the checkpoint that made the call, by the names of now, with its own namespace; `former` are namespaces
     that this may have had itself.
@@ -70,7 +76,7 @@ def former_spaces(schema: Schema | None, image: Image, ns: str, former: Sequence
     paths = [pulled(name), *tasks.sent_to(name)]
     if parent != image.ns:
         paths = [path for made, path in tasks.called(parent, name) if made == task]
-    for change in (_NONE, *backwards(schema, image.version)):
+    for change in (_NONE, *backwards(schema, since)):
         for space in (image.ns, *former):
             if change is _NONE and space == image.ns:
                 continue
@@ -82,6 +88,47 @@ def former_spaces(schema: Schema | None, image: Image, ns: str, former: Sequence
                 if moved is not None and moved.before == ns and moved.after != ns:
                     yield moved.after
                     break
+
+
+class Names(NamedTuple):
+    """What a namespace is called by other releases than this one, likeliest first."""
+
+    former: Sequence[str] = ()
+    """Where its checkpoints may lie."""
+    every: Sequence[str] = ()
+    """Those too of releases that may only have written to what was there already, also of newer ones."""
+
+    def by_age(self, ns: str) -> Sequence[str]:
+        """Every name of the namespace, which is `ns` now: the oldest first."""
+        return (*reversed(self.every), ns) if self.every else ()
+
+
+async def names_of(schemas: Schemas, ns: str, read: Read) -> Names:
+    """The names of `ns`, which it has now."""
+    if not may_lie_elsewhere(schemas, ns):
+        return Names()
+    parent, _, last = ns.rpartition("|")
+    above = await names_of(schemas, parent, read)
+    if last.isdigit():
+        return Names(*([f"{space}|{last}" for space in spaces] for spaces in above))
+    schema = schemas.of(parent)
+    if ":" not in last:
+        names = [last, *(name for change in backwards(schema) if (name := change.node(last)) is not None)]
+        return Names(*(_within((parent, *spaces), names, ns) for spaces in above))
+    image = await read(parent)
+    if image is None and parent:
+        # A task of the functional API has called it, within another task, which has no checkpoints of its own.
+        parent = parent.rpartition("|")[0]
+        image, schema, above = await read(parent), schemas.of(parent), await names_of(schemas, parent, read)
+    if image is None:
+        return Names()
+    former = tuple(former_spaces(schema, image, ns, above.former, image.version))
+    return Names(former, tuple(former_spaces(schema, image, ns, above.every)))
+
+
+def _within(above: Iterable[str], names: Sequence[str], ns: str) -> Sequence[str]:
+    every = [f"{space}|{name}" if space else name for space in above for name in names]
+    return [space for space in dict.fromkeys(every) if space != ns]
 
 
 def present_name(renames: Sequence[tuple[str, str]], name: str) -> str:
@@ -119,12 +166,21 @@ def present_space(schema: Schema | None, image: Image, space: str, above: str, c
 
 
 def respaced(image: Image, ns: str) -> Image:
-    """A checkpoint of a subgraph, as of namespace `ns`: its tasks and their questions are named after that."""
-    writes = carry_writes(_NONE, Tasks(image, ns), image.writes, "")
-    parents = image.metadata.get("parents")
+    """A checkpoint of a subgraph, as of namespace `ns`: its tasks and their questions are named after that. Raises
+    `NotDeclared`."""
+    writes = carry_writes(_NONE, Tasks(image, ns), image.writes, str(Where(image.thread, image.ns, image.id)))
     metadata = dict(image.metadata)
+    parents = metadata.get("parents")
     if isinstance(parents, dict):
-        above, now = image.ns.split("|"), ns.split("|")
-        renamed = {"|".join(above[:end]): "|".join(now[:end]) for end in range(1, len(above) + 1)}
-        metadata["parents"] = {renamed.get(space, space): id for space, id in parents.items()}
+        metadata["parents"] = {upper(ns, depth(space)): id for space, id in parents.items()}
     return replace(image, ns=ns, metadata=metadata, writes=writes)
+
+
+def depth(ns: str) -> int:
+    """How many names a namespace is made of. Those of a subgraph's callers differ in that, whatever they are called."""
+    return ns.count("|") + 1 if ns else 0
+
+
+def upper(ns: str, depth: int) -> str:
+    """The namespace of that depth that `ns` is in."""
+    return "|".join(ns.split("|")[:depth])

@@ -74,6 +74,15 @@ async def _seen(saver: Face) -> list[Any]:
     return found
 
 
+def _asking(ns: str, answered: int, name: str = "ask") -> tuple[str, Interrupt]:
+    """The task of node `name` at checkpoint "0004" of the subgraph `ns` of the scene, and what it asks after so many
+    answers."""
+    empty: dict[str, Any] = {"channel_values": {}, "channel_versions": {}, "versions_seen": {}}
+    tasks = Tasks(Image("t", ns, "0004", empty, {"step": 2}))
+    ((task, _), *_) = tasks.made(name)
+    return task, Interrupt(value=answered, id=question_id(tasks.space(name, task), answered))
+
+
 async def _spaces(saver: Face) -> set[str]:
     return {inside(one.config)["checkpoint_ns"] for one in await saver.list(None)}
 
@@ -311,3 +320,65 @@ class Moves(Behaviours):
                 await new.put(at("t", ns, id), checkpoint(then, {"a": 2}), {"step": 2, "parents": {"": "0002"}})
                 for reader in (new, lab.open(schema=schema)):
                     assert (await reader.got(at("t", ns))).checkpoint["id"] == then
+
+    @pytest.mark.parametrize("space", [0, 1], ids=["called", "kept"])
+    async def test_releases_take_turns_at_one_task(self, lab: Lab, space: int) -> None:
+        """What each has written of a task of a subgraph is of the same task, whatever it calls the node around it."""
+        path = "~__pregel_pull, ask"
+        names = [(_call(name) for name in ("old", "middle", "new")), ("kept", "halfway", "stays")][space]
+        was, halfway, now = names
+        first = await _scene(lab)
+        turns: list[tuple[Face, str]] = [(first, was)]
+        steps = [
+            Step(1, 2, *STEP.changes, ms.rename_node("old", "middle"), ms.rename_node("kept", "halfway")),
+            Step(2, 3, ms.rename_node("middle", "new"), ms.rename_node("halfway", "stays")),
+        ]
+        third = Schema(Two, version=3, name="s", upgrades=steps)
+        turns += [(lab.open(schema=Schema(Two, version=2, name="s", upgrades=steps[:1])), halfway)]
+        turns += [(lab.open(schema=third), now)]
+        await first.put(at("t", was, "0003"), checkpoint("0004", {"a": 5}), {"step": 2, "parents": {"": "0002"}})
+        for answered, (saver, ns) in enumerate(turns):
+            assert (await saver.got(at("t", ns))).checkpoint["id"] == ("0006" if space else "0004")
+            task, asked = _asking(ns, answered)
+            place = at("t", ns, "0004")
+            await saver.put_writes(place, [("__interrupt__", [asked])], task, path)
+            if answered:
+                await saver.put_writes(place, [("__resume__", [*range(answered)])], task, path)
+        task, asked = _asking(now, 2)
+        expected = {(task, "__interrupt__", asked.id), (task, "__resume__", "[0, 1]")}
+
+        async def found(reader: Face) -> set[tuple[str, str, str]]:
+            writes = (await reader.got(at("t", now, "0004"))).pending_writes or ()
+            special = [(task, channel, value) for task, channel, value in writes if task != "1"]
+            return {
+                (task, channel, value[0].id if "int" in channel else str(value)) for task, channel, value in special
+            }
+
+        assert await found(turns[2][0]) == expected
+        assert await found(lab.open(schema=third)) == expected
+        assert [one.refused for one in await migrated(lab.open(schema=third), history=True)] == [()]
+        for schema in (third, Schema(Two, version=3, name="s")):
+            assert await found(lab.open(schema=schema)) == expected
+        assert [one.refused for one in await migrated(lab.open(schema=third), mode="undo")] == [()]
+        assert await found(lab.open(schema=third)) == expected
+
+    async def test_a_task_that_nobody_can_name_is_refused_as_such(self, lab: Lab) -> None:
+        """And the other threads go on."""
+        old = await _scene(lab)
+        other = Chain(old, "u")
+        await other.put({"a": 1})
+        await old.put_writes(
+            at("t", WAS, "0004"), [("a", 1)], "2", "~__pregel_push, ~__pregel_pull, ask, 0000000000, 0000000001"
+        )
+        new = lab.open(schema=NEW)
+        place = at("t", IS, "0004")
+        with pytest.raises(SchemaMismatch, match=f"'{WAS}' cannot be read as one of '{IS}'") as refused:
+            await new.got(place)
+        facts = refused.value.facts
+        assert (facts["thread"], facts["ns"], facts["checkpoint"]) == ("t", WAS, "0004")
+        with pytest.raises(SchemaMismatch):
+            await new.list(at("t", IS))
+        for mode in ("dry-run", "rewrite"):
+            told = {one.thread: one for one in await migrated(new, mode=mode, history=True)}
+            assert f"'{WAS}' cannot be read" in told["t"].refused[0]
+            assert (told["u"].changed, told["u"].refused) == (1, ())
