@@ -82,11 +82,11 @@ def working(saver: Saver, performed: list[str]) -> Graph:
     calls, remembers = inner.compile(), inner.compile(checkpointer=True)
 
     def call(state: Work) -> dict[str, Any]:
-        found = calls.invoke({"question": f"{state['turn']}{'?' if state.get('asks') else ''}", "seen": []})
+        found = calls.invoke({"question": f"{state.get('turn', 0)}{'?' if state.get('asks') else ''}", "seen": []})
         return {"notes": found["seen"]}
 
     def remember(state: Work) -> dict[str, Any]:
-        found = remembers.invoke({"question": f"{state['turn']}", "seen": []})
+        found = remembers.invoke({"question": f"{state.get('turn', 0)}", "seen": []})
         return {"notes": [f"seen {len(found['seen'])}"], "log": ["remembered"]}
 
     builder = graph_of(Work)
