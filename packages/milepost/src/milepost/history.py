@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 from langgraph.checkpoint.base import DeltaChannelHistory, PendingWrite, writes_sort_key
 
@@ -19,7 +20,8 @@ from milepost.upgrading import Seed, Upgrader
 class Walk:
     """From a checkpoint up its ancestors, until each of `channels` has met the value that it is rebuilt from, its seed.
 
-    The store's pages come in by `take`, and the packs that the seeds lie in by `result`.
+    The store's pages come in by `take`, and the packs that the seeds lie in by `result`, with the values of the
+    checkpoints `made` where an upgrade makes a seed.
     """
 
     def __init__(self, codec: Codec, upgrader: Upgrader | None, place: Place, channels: Sequence[str]) -> None:
@@ -29,6 +31,8 @@ class Walk:
         self._upgrade: tuple[Upgrader, Schema] | None = (upgrader, schema) if upgrader and schema else None
         self._writes: dict[str, list[PendingWrite]] = {channel: [] for channel in channels}
         self._seeds: dict[str, Layout | Seed] = {}
+        self._made: dict[str, str] = {}
+        """Channel -> the checkpoint at which an upgrade makes its seed."""
         self._walked: set[str] = set()
 
     @property
@@ -40,7 +44,16 @@ class Walk:
     @property
     def over(self) -> bool:
         """Whether every channel has its seed."""
-        return len(self._seeds) == len(self._writes)
+        return not self._sought
+
+    @property
+    def _sought(self) -> Collection[str]:
+        return self._writes.keys() - self._seeds.keys() - self._made.keys()
+
+    @property
+    def made(self) -> Sequence[str]:
+        """The checkpoints whose values, as they are read now, have seeds that lie nowhere."""
+        return list(dict.fromkeys(self._made.values()))
 
     def take(self, loaded: Loaded) -> bool:
         """Add what a page of ancestors has. False when there is nothing further up: its last one has no parent, or the
@@ -61,19 +74,21 @@ class Walk:
                 return False
             self._walked.add(snapshot.row.id)
             # The writes to a checkpoint come after its value.
-            for write in self._replayed(snapshot, shelf, self._writes.keys() - self._seeds.keys()):
+            for write in self._replayed(snapshot, shelf, self._sought):
                 self._writes[write[1]].append(write)
-            for channel, layout in self._layouts(snapshot).items():
-                if channel in self._writes:
-                    self._seeds.setdefault(channel, layout)
+            layouts, made = self._found(snapshot)
+            self._made |= dict.fromkeys(made, snapshot.row.id)
+            self._seeds |= {channel: layouts[channel] for channel in self._sought if channel in layouts}
         return loaded.cursor is not None
 
-    def _layouts(self, snapshot: Snapshot) -> Mapping[str, Layout | Seed]:
-        thread, row = snapshot.thread, snapshot.row
+    def _found(self, snapshot: Snapshot) -> tuple[Mapping[str, Layout | Seed], Collection[str]]:
+        """Where the values of an ancestor lie, and those that an upgrade makes."""
+        thread, row, sought = snapshot.thread, snapshot.row, self._sought
         if self._upgrade is None:
-            return self._codec.layouts(thread, row, self._writes)
+            return self._codec.layouts(thread, row, self._writes), ()
         upgrader, schema = self._upgrade
-        return upgrader.seeds(schema, thread, row, self._codec.header(thread, row))
+        header = self._codec.header(thread, row)
+        return upgrader.seeds(schema, thread, row, header), upgrader.made(schema, thread, row, header, sought)
 
     def _replayed(self, snapshot: Snapshot, shelf: Shelf, sought: Collection[str]) -> Iterator[PendingWrite]:
         """The writes of an ancestor to the channels `sought`, last first."""
@@ -91,12 +106,18 @@ class Walk:
         lying = [seed.layout if isinstance(seed, Seed) else seed for seed in self._seeds.values()]
         return merge_spans(span for layout in lying for span in spans_of(layout))
 
-    def result(self, packs: Sequence[Pack]) -> Mapping[str, DeltaChannelHistory]:
-        """For each channel its writes, oldest first, and the value of its seed if it has one; `packs` cover `spans`."""
+    def result(
+        self, packs: Sequence[Pack], values: Mapping[str, Mapping[str, Any]]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """For each channel its writes, oldest first, and the value of its seed if it has one; `packs` cover `spans`, and
+        `values` are those of the checkpoints `made`."""
         shelf = self._codec.shelf(self._place.thread, packs)
         result: dict[str, DeltaChannelHistory] = {}
         for channel, replayed in self._writes.items():
             result[channel] = {"writes": replayed[::-1]}
+            found = values.get(self._made.get(channel, ""), {})
+            if channel in found:
+                result[channel]["seed"] = found[channel]
             seed = self._seeds.get(channel)
             if isinstance(seed, Seed):
                 assert self._upgrade is not None

@@ -314,7 +314,12 @@ class Operations:
                 after = loaded.cursor
             spans = walk.spans()
             packs = await store.fetch(place.thread, spans) if spans else ()
-        return walk.result(packs)
+        values: dict[str, Mapping[str, Any]] = {}
+        for id in walk.made:
+            read = await self._read(side, Place(place.thread, place.ns, id))
+            if read is not None:
+                values[id] = read[0].checkpoint["channel_values"]
+        return walk.result(packs, values)
 
     async def put(
         self, side: Side, place: Place, draft: Draft, source: object = None, run: Run | None = None

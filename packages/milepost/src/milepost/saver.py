@@ -518,12 +518,12 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
         check_dict(new_versions, "new_versions")
         codec, merged = self._ops.codec, full_metadata(config, metadata)
         schema = self._schema(place.ns)
-        stamp = None if schema is None else schema.stamp
+        stamp, known = (None, None) if schema is None else (schema.stamp, schema.shape.channels)
         spaces = self._shared.spaces
         ns = place.ns if spaces is None else spaces.known(place.thread, place.ns)
         if spaces is not None and (named := spaces.named(place.ns)):
             merged = cast("CheckpointMetadata", {**merged, NAMED: named})
-        draft = codec.draft(place.thread, ns, id, place.id, checkpoint, merged, new_versions, stamp)
+        draft = codec.draft(place.thread, ns, id, place.id, checkpoint, merged, new_versions, stamp, known)
         return place, draft, metadata.get("source"), self._shared.runs.of(place, config["configurable"])
 
     def _draft_writes(

@@ -10,10 +10,10 @@ from typing import Any, Final, NamedTuple
 from langgraph.checkpoint.base import PendingWrite, writes_sort_key
 
 from milepost.codec import Codec, Header
-from milepost.codec.layout import Kept, Layout
+from milepost.codec.layout import Kept, Layout, is_snapshot
 from milepost.codec.shelf import Shelf
 from milepost.errors import SchemaMismatch
-from milepost.places import channel_name
+from milepost.places import COUNTERS, channel_name
 from milepost.schema.carry import gathered
 from milepost.schema.changes import PLUMBING, Change, NotDeclared
 from milepost.schema.image import BRANCH, CONTROL, INTERRUPT, JOIN, RESUME, SOURCE, START, TASKS, Image, Write
@@ -150,6 +150,7 @@ class Upgrader:
             )
         changed = bool(verdict.steps) or any(version != verdict.version for version in writes)
         if changed:
+            self._check_free(schema, verdict, where, header)
             # Containers of the header's are changed in place below.
             image.checkpoint = {**copy.deepcopy(header.checkpoint), "channel_values": checkpoint["channel_values"]}
             image.metadata = dict(header.metadata)
@@ -230,6 +231,19 @@ class Upgrader:
             and (name := current_name(verdict, channel)) is not None
         }
 
+    def made(
+        self, schema: Schema, thread: str, row: CheckpointRow, header: Header, sought: Collection[str]
+    ) -> set[str]:
+        """Which of `sought` have at a checkpoint the value that an upgrade gives them, and not one that lies there."""
+        verdict = schema.judge(header.stamp, Where(thread, row.ns, row.id))
+        there, made = {*header.layouts}, set[str]()
+        for change in _changes(verdict):
+            if change.whole:
+                return set(sought)
+            there, made = _renamed(change, there), _renamed(change, made)
+            made.update(name for name in change.adds if name not in there)
+        return made & {*sought}
+
     def seeds(self, schema: Schema, thread: str, row: CheckpointRow, header: Header) -> Mapping[str, Seed]:
         """Where the values of a checkpoint lie, by the names of now."""
         where = Where(thread, row.ns, row.id)
@@ -275,6 +289,22 @@ class Upgrader:
             view = self._views[verdict.steps] = self._codec.renaming(classes) if classes else self._codec
         return view
 
+    def _check_free(self, schema: Schema, verdict: Verdict, where: Where, header: Header) -> None:
+        """Raise `SchemaMismatch` if a free function would have to look at delta channels: what they hold is written all
+        over the history, and by which names it goes on there, a function of the values here does not say."""
+        deltas = delta_channels(header)
+        for change in _changes(verdict):
+            if change.whole and deltas:
+                raise schema.refusal(
+                    where,
+                    verdict.version,
+                    "cannot be upgraded",
+                    f"it has the delta channels {', '.join(map(repr, sorted(deltas)))}, whose history the free function of "
+                    "map_state cannot be applied to. Declare the upgrade with rename_channel, map_channel, add_channel and "
+                    "drop_channel, or drop these channels before it",
+                )
+            deltas = _renamed(change, deltas)
+
     def _check_drift(self, schema: Schema, verdict: Verdict, where: Where, header: Header) -> None:
         if verdict.table is None:
             return
@@ -297,6 +327,19 @@ class Upgrader:
             )
         self._told.add((schema, verdict.table))
         self._tell(where.thread, text)
+
+
+def delta_channels(header: Header) -> set[str]:
+    """The delta channels that a checkpoint has anything of, or its ancestors have."""
+    versions: Collection[str] = header.checkpoint.get("channel_versions") or ()
+    counted: Collection[str] = header.metadata.get(COUNTERS) or ()
+    return {name for name in counted if name in versions} | {
+        name for name, layout in header.layouts.items() if is_snapshot(layout)
+    }
+
+
+def _renamed(change: Change, names: Iterable[str]) -> set[str]:
+    return {now for name in names if (now := change.channel(name)) is not None}
 
 
 def untouched(changes: Iterable[Change], channel: str) -> bool:

@@ -164,9 +164,11 @@ class Codec:
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
         stamp: bytes | None = None,
+        known: Container[str] | None = None,
     ) -> Draft:
         """Encode a checkpoint. Raises `Unserializable` naming thread, channel and path.
 
+        `known` are the channels of the state, where that was declared: snapshots of other ones are not carried along.
         What is `Kept` must be of the generation that the thread is known to be at, and be placed before that changes.
         """
         memo = self._memory.thread(thread)
@@ -193,7 +195,7 @@ class Codec:
                 # looks for it under the version. Of any other channel, the graph does not know it.
                 if channel in pieces or channel in new_versions or versions.get(channel) != label:
                     continue
-                if is_snapshot(layout):
+                if is_snapshot(layout) and (known is None or channel in known):
                     pieces[channel] = layout
                 else:
                     lost.append(channel)

@@ -71,10 +71,6 @@ class Change:
         name = self.channel(channel)
         return () if name is None else ((name, self.update(channel, value)),)
 
-    def seed(self, channel: str, value: Any, where: str) -> Any:
-        """`value`, for the value of a delta channel in a checkpoint that is read for its history."""
-        return self.value(channel, value)
-
     def amend(self, image: Image) -> None:
         """What names and values alone do not say. Called last, on the checkpoint itself."""
 
@@ -183,12 +179,6 @@ class _MapState(Change):
         found: list[tuple[str, Any]] = _result(what, _written, self._writes, channel, value)
         _check_keys(what, (name for name, _ in found))
         return found
-
-    def seed(self, channel: str, value: Any, where: str) -> Any:
-        raise NotDeclared(
-            f"{where} is read for the history of delta channel {channel!r}, which the free function of an upgrade "
-            "cannot be applied to: declare that channel's change with map_channel or rename_channel"
-        )
 
     def amend(self, image: Image) -> None:
         values = image.values
@@ -329,7 +319,8 @@ def map_state(
 ) -> Change:
     """A free function: from the state's values, by channel, to the new ones. A key that it leaves out is dropped.
 
-    It sees the keys that have a value in the checkpoint (the snapshot of a delta channel as LangGraph keeps it). What
+    It sees the keys that have a value in the checkpoint. One with delta channels is refused when read, unless an earlier
+    change drops them: what such a channel holds is written all over the history. (It may make one.) What
     tasks have written and no step has taken up yet is given to `writes`, one write at a time, which returns what is
     written instead; so is each key of the input of a run that has not begun, and of the argument of a pending send.
     Without it, a checkpoint with any of these is refused.

@@ -348,7 +348,7 @@ class Schema:
             for step in verdict.steps:
                 for change in step.changes:
                     snapshot = isinstance(value, _DeltaSnapshot)
-                    new = change.seed(channel, value.value if snapshot else value, str(place))
+                    new = change.value(channel, value.value if snapshot else value)
                     value = _DeltaSnapshot(new) if snapshot else new
                     channel = change.channel(channel) or channel
         except NotDeclared as exc:

@@ -16,6 +16,7 @@ from milepost.testing.suite.delta import DeltaHistory, DeltaUpkeep
 from milepost.testing.suite.driving import Driving, Statuses
 from milepost.testing.suite.failing import Damage, Faults
 from milepost.testing.suite.guard import HeadGuard
+from milepost.testing.suite.histories import Histories
 from milepost.testing.suite.identity import BadInput, Configs, Deletion, Identity
 from milepost.testing.suite.leases import Leases
 from milepost.testing.suite.ledger import CallsInDoubt, CallsOnce
@@ -66,6 +67,7 @@ __all__ = [
     "Generations",
     "Guarded",
     "HeadGuard",
+    "Histories",
     "Hooked",
     "Identity",
     "InPlace",
@@ -141,6 +143,7 @@ class Everything(
     Releases,
     Migration,
     Objects,
+    Histories,
     Moves,
     Concurrency,
     Faults,

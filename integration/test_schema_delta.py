@@ -1,0 +1,140 @@
+"""Delta channels across releases, as LangGraph's graphs see them: what a run returns is what is found afterwards."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import milepost
+import pytest
+from driving import Flavour, Graph, graph_of, thread
+from langgraph.channels import DeltaChannel
+from langgraph.graph import END, START
+from langgraph.types import Command, interrupt
+from milepost import schema as ms
+from milepost.errors import SchemaMismatch
+from milepost.saver import Saver
+from typing_extensions import TypedDict
+
+ONE = thread("one")
+
+
+def _extend(value: list[str], writes: Any) -> list[str]:
+    return [*value, *(line for write in writes for line in write)]
+
+
+class Plain(TypedDict, total=False):
+    k: str
+
+
+class Lines(TypedDict, total=False):
+    k: str
+    d: Annotated[list[str], DeltaChannel(_extend, snapshot_frequency=50)]
+
+
+class Often(TypedDict, total=False):
+    k: str
+    d: Annotated[list[str], DeltaChannel(_extend, snapshot_frequency=2)]
+
+
+class Renamed(TypedDict, total=False):
+    k: str
+    e: Annotated[list[str], DeltaChannel(_extend, snapshot_frequency=50)]
+
+
+def _graph(saver: Saver, state: Any, key: str = "d") -> Graph:
+    """It waits in its second node."""
+    delta = key in state.__annotations__
+
+    def says(text: Any) -> dict[str, Any]:
+        return {key: [text]} if delta else {"k": text}
+
+    builder = graph_of(state)
+    builder.add_node("a", lambda _: says("a"))
+    builder.add_node("w", lambda _: says(interrupt("?")))
+    builder.add_node("z", lambda _: says("z"))
+    builder.add_edge(START, "a")
+    builder.add_edge("a", "w")
+    builder.add_edge("w", "z")
+    builder.add_edge("z", END)
+    return builder.compile(checkpointer=saver)
+
+
+def _schema(state: type, version: int, *changes: ms.Change, **options: Any) -> milepost.Schema:
+    upgrades = [ms.Step(1, 2, *changes)] if changes else []
+    return milepost.Schema(state, version=version, name="lines", upgrades=upgrades, **options)
+
+
+def _after(saver: Saver, schema: milepost.Schema) -> Saver:
+    """The saver of the next release over the same store."""
+    return Saver(saver.backend, schema=schema)
+
+
+def _same(channel: str, value: Any) -> list[tuple[str, Any]]:
+    return [(channel, value)]
+
+
+ADDS = {
+    "declared": ms.add_channel("d", ["default"]),
+    "free function": ms.map_state(lambda state: {**state, "d": ["default"]}, writes=_same),
+}
+
+
+@pytest.mark.parametrize("kind", ADDS)
+@pytest.mark.parametrize("state", [Lines, Often])
+async def test_what_a_new_delta_channel_begins_with_stays(flavour: Flavour, kind: str, state: type) -> None:
+    with milepost.connect("memory:", schema=_schema(Plain, 1)) as saver:
+        await flavour.invoke(_graph(saver, Plain), {"k": "in"}, ONE)
+        graph = _graph(_after(saver, _schema(state, 2, ADDS[kind])), state)
+        assert (await flavour.state(graph, ONE)).values["d"] == ["default"]
+        done = await flavour.invoke(graph, Command(resume="x"), ONE)
+        assert done["d"] == ["default", "x", "z"]
+        assert (await flavour.state(graph, ONE)).values["d"] == done["d"]
+        history = await flavour.history(graph, ONE)
+        assert [one.values["d"] for one in history] == [done["d"], done["d"][:2], *[["default"]] * 3]
+        again = await flavour.invoke(graph, {"d": ["more"]}, ONE)
+        assert again["d"] == [*done["d"], "more", "a"]
+
+
+FREE: dict[str, tuple[Any, str, ms.Change]] = {
+    "keeps": (Lines, "d", ms.map_state(dict, writes=_same)),
+    "renames": (
+        Renamed,
+        "e",
+        ms.map_state(
+            lambda state: {"e" if key == "d" else key: value for key, value in state.items()},
+            writes=lambda channel, value: [("e" if channel == "d" else channel, value)],
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", FREE)
+@pytest.mark.parametrize("before", [Lines, Often])
+async def test_a_free_function_over_a_delta_channel_is_refused_at_once(
+    flavour: Flavour, kind: str, before: type
+) -> None:
+    state, key, change = FREE[kind]
+    with milepost.connect("memory:", schema=_schema(before, 1)) as saver:
+        old = _graph(saver, before)
+        await flavour.invoke(old, {"d": ["in"]}, ONE)
+        graph = _graph(_after(saver, _schema(state, 2, change)), state, key)
+        for call in (flavour.state(graph, ONE), flavour.invoke(graph, Command(resume="x"), ONE)):
+            with pytest.raises(SchemaMismatch, match="delta channels 'd'"):
+                await call
+        # Nothing went on, and the release that it waits in goes on.
+        assert (await flavour.invoke(old, Command(resume="x"), ONE))["d"] == ["in", "a", "x", "z"]
+
+
+@pytest.mark.parametrize("state", [Lines, Often])
+async def test_releases_that_take_turns_give_the_default_as_of_any_key(flavour: Flavour, state: type) -> None:
+    """What a step of the older release has left out begins anew, in the run and when it is read afterwards."""
+    wide = _schema(state, 2, ms.add_channel("d", ["default"]), readable_from=1)
+    with milepost.connect("memory:", schema=_schema(Plain, 1)) as saver:
+        graphs = {1: _graph(saver, Plain), 2: _graph(_after(saver, wide), state)}
+        for begins, ends in ((1, 2), (2, 2), (2, 1), (1, 2), (2, 2)):
+            asked: Any = {"k": "in"} if begins == 1 else {"d": ["in"]}
+            await flavour.invoke(graphs[begins], asked, ONE)
+            done = await flavour.invoke(graphs[ends], Command(resume="x"), ONE)
+            found = (await flavour.state(graphs[2], ONE)).values["d"]
+            assert found == (["default"] if ends == 1 else done["d"])
+            assert found[0] == "default"

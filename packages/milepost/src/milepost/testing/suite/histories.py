@@ -1,0 +1,139 @@
+"""Delta channels from one release to the next: what they are rebuilt from is what reading the ancestors would give."""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict
+
+import pytest
+from langgraph.checkpoint.serde.types import _DeltaSnapshot  # LangGraph has no public name for it
+
+from milepost import schema as ms
+from milepost.errors import SchemaMismatch
+from milepost.places import COUNTERS
+from milepost.schema import Schema, Step
+from milepost.testing.chain import Chain
+from milepost.testing.lab import Lab
+from milepost.testing.same import assert_same
+from milepost.testing.suite.basis import Behaviours
+from milepost.testing.suite.delta import rebuilt, walked
+from milepost.testing.suite.migration import migrated
+
+
+class Narrow(TypedDict, total=False):
+    """Without the delta channel."""
+
+    n: int
+
+
+class State(TypedDict, total=False):
+    """All of it."""
+
+    n: int
+    d: list[str]
+
+
+FIRST = Schema(State, version=1, name="s")
+
+
+def second(*changes: ms.Change, **options: Any) -> Schema:
+    """The next release."""
+    return Schema(State, version=2, name="s", upgrades=[Step(1, 2, *changes)] if changes else [], **options)
+
+
+def upper(lines: list[str]) -> list[str]:
+    """In capitals."""
+    return [line.upper() for line in lines]
+
+
+def same(channel: str, value: Any) -> list[tuple[str, Any]]:
+    """A write as it was."""
+    return [(channel, value)]
+
+
+def since(number: int) -> dict[str, Any]:
+    """The metadata of a checkpoint so many steps after the delta channel's last snapshot."""
+    return {COUNTERS: {"d": [number, number]}}
+
+
+ADDS: dict[str, list[ms.Change]] = {
+    "default": [ms.add_channel("d", ["default"])],
+    "renamed": [ms.add_channel("e", factory=lambda: ["default"]), ms.rename_channel("e", "d")],
+    "mapped": [ms.add_channel("d", ["DEFAULT"]), ms.map_channel("d", lambda lines: [line.lower() for line in lines])],
+    "instead": [ms.drop_channel("n"), ms.add_channel("n", 1), ms.add_channel("d", ["default"])],
+    "free": [ms.map_state(lambda state: {**state, "d": ["default"]}, writes=same)],
+}
+
+
+async def _run(chain: Chain, steps: int) -> None:
+    for number in range(1, steps + 1):
+        await chain.writes(("d", f"line {number}"), task=f"task {number}")
+        await chain.put({"n": number}, changed=("n", "d"), metadata=since(number))
+
+
+class Histories(Behaviours):
+    """`Saver.get_delta_channel_history` where the ancestors are of another version."""
+
+    @pytest.mark.parametrize("kind", ADDS)
+    async def test_a_channel_that_an_upgrade_made_keeps_what_it_began_with(self, lab: Lab, kind: str) -> None:
+        chain = Chain(lab.open(schema=FIRST))
+        await chain.put({"n": 1})
+        await chain.put({"n": 2})
+        chain.saver = new = lab.open(schema=second(*ADDS[kind]))
+        assert (await new.got(chain.latest)).checkpoint["channel_values"]["d"] == ["default"]
+        await _run(chain, 3)
+        for saver in (new, lab.open(schema=second(*ADDS[kind]))):
+            history = await saver.history(chain.latest, ["d"])
+            assert_same(await walked(saver, chain.latest, ["d"]), history)
+            assert history["d"].get("seed") == ["default"]
+            assert [value for _, _, value in history["d"]["writes"]] == ["line 1", "line 2", "line 3"]
+        assert await rebuilt(new, chain.at("0004")) == ["default", "line 1", "line 2"]
+        # What it began with stays as long as it is needed, and the upgrade may go when all is rewritten.
+        await new.prune(["thread"])
+        expected = ["default", "line 1", "line 2", "line 3"]
+        assert await rebuilt(new, chain.latest) == expected
+        await migrated(new, history=True)
+        assert await rebuilt(lab.open(schema=second()), chain.latest) == expected
+
+    async def test_a_channel_that_was_there_is_not_begun_anew(self, lab: Lab) -> None:
+        chain = Chain(lab.open(schema=FIRST))
+        await chain.put({"n": 1, "d": _DeltaSnapshot(["seed"])}, metadata=since(0))
+        await _run(chain, 2)
+        chain.saver = lab.open(schema=second(ms.map_channel("d", upper, update=str.upper), ms.add_channel("n", 7)))
+        await _run(chain, 1)
+        assert_same(await walked(chain.saver, chain.latest, ["d"]), await chain.saver.history(chain.latest, ["d"]))
+        assert await rebuilt(chain.saver, chain.latest) == ["SEED", "LINE 1", "LINE 2", "line 1"]
+
+    @pytest.mark.parametrize("snapshot", [False, True])
+    async def test_a_free_function_is_refused_before_anything_goes_on(self, lab: Lab, snapshot: bool) -> None:
+        chain = Chain(lab.open(schema=FIRST))
+        await chain.put({"n": 1, **({"d": _DeltaSnapshot(["seed"])} if snapshot else {})}, metadata=since(0))
+        free = ms.map_state(dict, writes=same)
+        saver = lab.open(schema=second(free))
+        if snapshot:
+            with pytest.raises(SchemaMismatch, match="delta channels 'd'"):
+                await saver.got(chain.latest)
+        await _run(chain, 1)
+        with pytest.raises(SchemaMismatch, match="delta channels 'd'"):
+            await saver.got(chain.latest)
+        (told,) = await migrated(saver)
+        assert told.changed == 0
+        assert "delta channels 'd'" in told.refused[0]
+        dropped = lab.open(schema=second(ms.drop_channel("d"), free, ms.add_channel("d", ["default"])))
+        assert (await dropped.got(chain.latest)).checkpoint["channel_values"] == {"n": 1, "d": ["default"]}
+
+    async def test_two_releases_side_by_side(self, lab: Lab) -> None:
+        old = Schema(Narrow, version=1, name="s")
+        new = second(ms.add_channel("d", ["default"]), readable_from=1)
+        chain = Chain(lab.open(schema=old))
+        await chain.put({"n": 1})
+        chain.saver = lab.open(schema=new)
+        await _run(chain, 2)
+        await chain.put({"n": 2, "d": _DeltaSnapshot(["default", "line 1", "line 2"])}, metadata=since(0))
+        chain.saver = lab.open(schema=old)
+        await chain.saver.got(chain.latest)
+        await chain.put({"n": 3})
+        chain.saver = lab.open(schema=new)
+        assert (await chain.values())["d"] == ["default"]
+        await _run(chain, 1)
+        assert await rebuilt(chain.saver, chain.latest) == ["default", "line 1"]
+        assert_same(await walked(chain.saver, chain.latest, ["d"]), await chain.saver.history(chain.latest, ["d"]))
