@@ -362,7 +362,8 @@ class _Job:
             page = await ledger.calls(CallQuery(self.thread, states=UNSETTLED), after, CALL_PAGE)
             for row in page.rows:
                 call = self._codec.unseal(row.call, about_call(row.thread, row.key, "call"))
-                held = {*(held or ()), *CallInfo.unpack(call).checkpoints}
+                info = CallInfo.unpack(call)
+                held = {*(held or ()), *info.checkpoints, *info.earlier}
             if (after := page.cursor) is None:
                 return held
 

@@ -12,7 +12,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Final, Literal, NamedTuple, cast
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
 from milepost.callstore import CallRow, State
 from milepost.errors import Corrupt, InvalidConfig
@@ -21,6 +21,9 @@ Part = Literal["call", "outcome", "entry"]
 
 SCHEME: Final = "1"
 """Names the way in which keys are made. Another one would not find the records of this one."""
+
+Checkpoints: TypeAlias = tuple[tuple[str, str], ...]
+"""(namespace, checkpoint id) of each."""
 
 LONGEST_HANDLE: Final = 64
 """Characters that a downstream key has at most."""
@@ -62,7 +65,13 @@ class CallInfo:
     step_of: int = 0
     """The generation of the call that the step belongs to."""
     human: str = ""
-    checkpoints: tuple[tuple[str, str], ...] = ()
+    checkpoints: Checkpoints = ()
+    """What the task of the latest attempt started from."""
+    earlier: Checkpoints = ()
+    """What those of earlier attempts started from whose effect may be the one that stands."""
+    claim: int = 0
+    """Which entry of the trail is the claim that `checkpoints` are of. (Before there was this field, they were of the
+    first one for ever.)"""
     window: float | None = None
     max_duration: float = 0.0
     compensable: bool = False
@@ -106,8 +115,9 @@ class CallInfo:
         known = {key: given for key, given in cast("Mapping[str, Any]", value).items() if key in names}
         if "former" in known:
             known["former"] = tuple(Wording(*ids) for ids in known["former"])
-        if "checkpoints" in known:
-            known["checkpoints"] = tuple((ns, id) for ns, id in known["checkpoints"])
+        for name in ("checkpoints", "earlier"):
+            if name in known:
+                known[name] = tuple((ns, id) for ns, id in known[name])
         return cls(**known)
 
 

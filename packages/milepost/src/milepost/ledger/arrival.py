@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from milepost.callstore import CallAnswer, CallChange, CallRow, CallStore
 from milepost.codec.calls import (
     CallInfo,
+    Checkpoints,
     digest,
     fingerprint,
     match_of,
@@ -75,6 +76,10 @@ class Arrival(Basis):
             answer = await self._claim(store, plan, change)
             row = answer.row
             if answer.done and row is not None:
+                if change.expect is None and self.book.info(row).checkpoints != plan.info.checkpoints:
+                    # Taken by an earlier arrival, from elsewhere, that never learned of it.
+                    change = self._again(plan, row)
+                    continue
                 return Run(self._began(plan, row))
             if row is None:
                 await self._orphans(store, plan, answer.kin)
@@ -130,6 +135,7 @@ class Arrival(Basis):
             until=row.until,
             fence=plan.fence,
             at=plan.at,
+            began=self.book.began(row),
         )
         if plan.at is not None:
             self.boundary.begins(plan.at, self.settings.on_unsettled)
@@ -188,11 +194,11 @@ class Arrival(Basis):
         bound = replace(
             record.info, tool=plan.info.tool, arguments=plan.info.arguments, fingerprint=plan.info.fingerprint
         )
-        call, note = self.book.seal_info(plan.home, row.key, bound), "bound to the arguments at hand"
+        note = "bound to the arguments at hand"
         if row.state == "compensated":
-            return self._again(plan, row, generation=row.generation + 1, attempt=0, outcome={}, call=call, note=note)
+            return self._again(plan, row, generation=row.generation + 1, attempt=0, outcome={}, info=bound, note=note)
         if row.state == "failed":
-            return self._again(plan, row, attempt=row.attempt + 1, outcome={}, call=call, note=note)
+            return self._again(plan, row, attempt=row.attempt + 1, outcome={}, info=bound, note=note)
         if row.state == "started" and row.until <= now:
             await self.expired(store, row, plan.fence)
             return None
@@ -203,11 +209,12 @@ class Arrival(Basis):
             await self._answered(hands, store, plan, row, record, now)
             return None
         if verdict == "applied" and row.state == "succeeded":
+            call = self.book.seal_info(plan.home, row.key, bound)
             change = self.book.change(plan.home, row.key, row.mark, row.state, call=call, note=note)
             await store.settle(plan.home, replace(change, owner=row.owner), fence=plan.fence)
             return None
         if verdict == "not_applied" and row.state == "suspended":
-            return self._again(plan, row, call=call, note=note)
+            return self._again(plan, row, info=bound, note=note)
         choices = {"succeeded": ("adopt",), "suspended": ("run",)}.get(row.state, ("applied", "not_applied"))
         raise self.pause(
             PayloadMismatch,
@@ -231,8 +238,16 @@ class Arrival(Basis):
             return
         await self.judge(store, row, answer, plan.request.answered_by or "a person", plan.fence)
 
-    def _again(self, plan: Plan, row: CallRow, **how: Any) -> CallChange:
-        return self.book.change(plan.home, row.key, row.mark, "started", lease=self.settings.lease, **how)
+    def _again(self, plan: Plan, row: CallRow, info: CallInfo | None = None, **how: Any) -> CallChange:
+        """A claim of a call that has a record, as a call of `info`."""
+        book, record = self.book, self.book.open(row)
+        info, earlier = info or record.info, record.info.earlier
+        if row.state == "in_doubt" and plan.policy.kind != "transactional":
+            earlier = _places_of(record)
+        elif row.state in OF_NO_EFFECT:
+            earlier = ()
+        call = book.seal_info(plan.home, row.key, _from_here(plan, row, info, earlier))
+        return book.change(plan.home, row.key, row.mark, "started", lease=self.settings.lease, call=call, **how)
 
     async def _doubt(
         self, hands: Hands, store: CallStore, plan: Plan, row: CallRow, record: CallRecord, now: float
@@ -306,17 +321,17 @@ class Arrival(Basis):
 
     async def _adopt(self, store: CallStore, plan: Plan, row: CallRow, info: CallInfo) -> None:
         """Bind an orphan's record to the call at hand, and let it be found under its key."""
-        new = plan.info
+        new, book = plan.info, self.book
         bound = replace(
             info,
             message=new.message,
             call=new.call,
             position=new.position,
             apart=new.apart,
-            checkpoints=new.checkpoints,
             former=(*info.former, info.wording),
         )
-        book = self.book
+        # The effect was made from where it was, and is one of the call at hand from now on.
+        bound = _from_here(plan, row, bound, _places_of(book.open(row)))
         change = book.change(
             plan.home,
             row.key,
@@ -363,6 +378,23 @@ class Arrival(Basis):
                     left, look = left - pause, min(2 * look, LAST_LOOK)
             finally:
                 boundary.forget(key, done)
+
+
+_NOWHERE: Final = ("", "")
+"""In the place of checkpoints of which nobody knows which they are."""
+
+
+def _places_of(record: CallRecord) -> Checkpoints:
+    """Every checkpoint that the effect of a call may have been made from."""
+    info = record.info
+    return (*info.earlier, *info.checkpoints, *(() if info.checkpoints and record.placed else (_NOWHERE,)))
+
+
+def _from_here(plan: Plan, row: CallRow, info: CallInfo, earlier: Checkpoints) -> CallInfo:
+    """`info` of a record that the call at hand takes over with the next entry of the trail."""
+    here = plan.info.checkpoints
+    left = tuple(place for place in dict.fromkeys(earlier) if place not in here)
+    return replace(info, checkpoints=here, earlier=left, claim=len(row.trail))
 
 
 def _same(plan: Plan, record: CallRecord) -> bool:

@@ -217,21 +217,26 @@ class Basis:
     async def expired(self, store: CallStore, row: CallRow, fence: int | None) -> CallAnswer:
         """An expired lease means in doubt, never free."""
         reason = f"{row.owner} did not say what became of it before its lease ended"
-        change = self.book.change(row.thread, row.key, row.mark, "in_doubt", outcome={"reason": reason}, note=reason)
+        book = self.book
+        change = book.change(
+            row.thread, row.key, row.mark, "in_doubt", outcome={"reason": reason}, began=book.began(row), note=reason
+        )
         return await store.settle(row.thread, replace(change, owner=row.owner), fence=fence)
 
     async def judge(self, store: CallStore, row: CallRow, verdict: Verdict, by: str, fence: int | None) -> CallAnswer:
         """Record a verdict on a call that is in doubt."""
+        book = self.book
         if verdict.kind == "applied":
             state, outcome = "succeeded", {"result": verdict.result}
         else:
             state, outcome = "failed", {"reason": verdict.note or f"not applied, says {by}"}
-        change = self.book.change(
+        change = book.change(
             row.thread,
             row.key,
             row.mark,
             cast("Any", state),
             outcome=outcome,
+            began=book.began(row),
             by=by,
             note=f"{verdict.kind}. {verdict.note}".strip(),
         )

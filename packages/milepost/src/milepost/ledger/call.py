@@ -38,6 +38,7 @@ class Call:
         until: float,
         fence: int | None,
         at: Key | None,
+        began: float | None = None,
     ) -> None:
         self._core = core
         self.home = home
@@ -54,6 +55,8 @@ class Call:
         self.fence = fence
         """The fence of the thread's lease, if there is one."""
         self.at = at
+        self.began = began
+        """When this attempt was claimed, by the store's clock; None where the record's own beginning says it."""
         self.checked = core.monotonic()
         self.pledge = ""
         """The stamp of the change by which a transaction of the application's settles the call, once it is committed."""

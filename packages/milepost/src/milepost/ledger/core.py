@@ -94,6 +94,8 @@ class Core(Arrival):
             fingerprint=mark,
             step=step,
             step_of=call.generation,
+            earlier=(),
+            claim=0,
             compensable=False,
             human="",
         )
@@ -115,7 +117,9 @@ class Core(Arrival):
         if call.over:
             raise call.superseded()
         store = backend.joining(connection)
-        change = self.book.change(call.home, call.record_key, call.mark, "succeeded", outcome={"result": result})
+        change = self.book.change(
+            call.home, call.record_key, call.mark, "succeeded", outcome={"result": result}, began=call.began
+        )
         try:
             answer = await store.settle(call.home, change, fence=call.fence)
         except LeaseLost as exc:
@@ -204,7 +208,12 @@ class Core(Arrival):
         if isinstance(outcome, Succeeded):
             try:
                 return book.change(
-                    call.home, call.record_key, call.mark, "succeeded", outcome={"result": outcome.result}
+                    call.home,
+                    call.record_key,
+                    call.mark,
+                    "succeeded",
+                    outcome={"result": outcome.result},
+                    began=call.began,
                 )
             except Unserializable as exc:
                 reason = f"it was performed, and what it returned cannot be stored: {exc.message}"
@@ -228,6 +237,7 @@ class Core(Arrival):
             call.mark,
             "in_doubt",
             outcome={"reason": outcome.reason, "told": True},
+            began=call.began,
             note=outcome.reason,
             lease=-spent,
         )
@@ -236,7 +246,13 @@ class Core(Arrival):
         """Have the next arrival say why there is no result."""
         assert call.mark is not None
         change = self.book.change(
-            call.home, call.record_key, call.mark, "in_doubt", outcome={"reason": reason, "told": True}, note=reason
+            call.home,
+            call.record_key,
+            call.mark,
+            "in_doubt",
+            outcome={"reason": reason, "told": True},
+            began=call.began,
+            note=reason,
         )
         with self._lock:
             self._kept[call.home, call.record_key] = change

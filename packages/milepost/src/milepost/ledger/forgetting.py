@@ -8,7 +8,7 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage
 
-from milepost.callstore import CALL_PAGE, UNSETTLED, CallQuery, CallRow
+from milepost.callstore import CALL_PAGE, UNSETTLED, CallQuery
 from milepost.codec.values import Placeholder
 from milepost.errors import Conflict
 from milepost.ledger.core import Core
@@ -31,7 +31,8 @@ class Forgetting:
         """See `milepost.ledger.Ledger.forget`."""
         asked, since = await self._kept(hands, thread)
         store, book = await self._core.store(hands), self._core.book
-        gone: list[CallRow] = []
+        gone: list[tuple[int, CallRecord]] = []
+        """(revision, record) of each."""
         after: tuple[str, ...] | None = None
         while True:
             page = await store.calls(CallQuery(thread), after, CALL_PAGE)
@@ -41,13 +42,16 @@ class Forgetting:
                 info = book.info(row)
                 if info.own is not None or info.message is None or not asked.isdisjoint(info.asked_by):
                     continue
-                if info.window is None or page.now - row.started >= info.window:
-                    gone.append(row)
+                if info.window is not None and page.now - row.started < info.window:
+                    continue
+                record = book.open(row)
+                if record.began < since:
+                    gone.append((row.revision, record))
             if (after := page.cursor) is None:
                 break
         for at in range(0, 0 if dry_run else len(gone), _BATCH):
-            await store.forget(thread, [(row.key, row.revision) for row in gone[at : at + _BATCH]])
-        return [book.open(row) for row in gone]
+            await store.forget(thread, [(record.key, revision) for revision, record in gone[at : at + _BATCH]])
+        return [record for _, record in gone]
 
     async def _kept(self, hands: Hands, thread: str) -> tuple[set[tuple[str, str]], float]:
         """What the checkpoints of a thread, and their pending writes, ask for: (message id, call id); and when the oldest of

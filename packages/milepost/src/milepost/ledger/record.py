@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 from milepost.callstore import TRANSITIONS, UNSETTLED, CallChange, CallRow, Mark, State
 from milepost.codec import Codec
@@ -40,6 +40,9 @@ class CallRecord:
     attempt: int
     owner: str
     started: float
+    """When this generation was first claimed."""
+    began: float
+    """When its latest attempt was claimed; at the latest, where that is not recorded."""
     until: float
     """Until when the owner may begin to act."""
     updated: float
@@ -67,6 +70,11 @@ class CallRecord:
         return downstream(self.info.handle, self.generation, self.info.step)
 
     @property
+    def placed(self) -> bool:
+        """Whether `info.checkpoints` are what its latest attempt started from."""
+        return all(entry.state != "started" for entry in self.trail[self.info.claim + 1 :])
+
+    @property
     def settled(self) -> bool:
         """Whether the record knows what became of the call."""
         return self.state not in UNSETTLED
@@ -82,7 +90,9 @@ class Book:
 
     def open(self, row: CallRow) -> CallRecord:
         """Raises `Corrupt` or `Unserializable` when the record cannot be read: then nothing may be done about it."""
-        outcome = self._part(row, row.outcome, "outcome") if row.outcome else {}
+        outcome = self._outcome(row)
+        trail = tuple(_transition(self._part(row, entry, "entry")) for entry in row.trail)
+        claims = sum(entry.state == "started" and entry.generation == row.generation for entry in trail)
         return CallRecord(
             thread=row.thread,
             key=row.key,
@@ -91,6 +101,7 @@ class Book:
             attempt=row.attempt,
             owner=row.owner,
             started=row.started,
+            began=outcome.get("began", row.started if claims <= 1 else row.updated),
             until=row.until,
             updated=row.updated,
             aliases=row.aliases,
@@ -98,12 +109,21 @@ class Book:
             result=outcome.get("result"),
             reason=outcome.get("reason", ""),
             told=outcome.get("told", False),
-            trail=tuple(_transition(self._part(row, entry, "entry")) for entry in row.trail),
+            trail=trail,
         )
 
     def info(self, row: CallRow) -> CallInfo:
         """What a record is about."""
         return CallInfo.unpack(self._part(row, row.call, "call"))
+
+    def began(self, row: CallRow) -> float | None:
+        """What `change` is to be told of the latest attempt: None where the record's own beginning says it."""
+        if row.state != "started":
+            return cast("float | None", self._outcome(row).get("began"))
+        return None if len(row.trail) == 1 else row.updated
+
+    def _outcome(self, row: CallRow) -> Mapping[str, Any]:
+        return cast("Mapping[str, Any]", self._part(row, row.outcome, "outcome")) if row.outcome else {}
 
     def _part(self, row: CallRow, data: bytes, part: Part) -> Any:
         return self._codec.unseal(data, about_call(row.thread, row.key, part))
@@ -124,13 +144,17 @@ class Book:
         outcome: Mapping[str, Any] | None = None,
         note: str = "",
         by: str | None = None,
+        began: float | None = None,
         **plain: Any,
     ) -> CallChange:
-        """A transition with its entry of the trail. `plain` are fields of `CallChange` as they are."""
+        """A transition with its entry of the trail. `began` goes with `outcome`; `plain` are fields of `CallChange` as
+        they are."""
         assert expect is None or state in TRANSITIONS[expect.state] or state == expect.state
         to_generation = generation if generation is not None else expect.generation if expect else 0
         to_attempt = attempt if attempt is not None else expect.attempt if expect else 0
         by = self.owner if by is None else by
+        if outcome is not None and began is not None:
+            outcome = {**outcome, "began": began}
         entry = [state, to_generation, to_attempt, self._clock(), by, note]
         return CallChange(
             key=key,

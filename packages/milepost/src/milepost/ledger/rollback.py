@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, cast
@@ -21,7 +21,7 @@ from milepost.ledger.hands import Hands
 from milepost.ledger.policy import ToolPolicy, idempotent
 from milepost.ledger.record import CallRecord
 from milepost.ledger.request import CallRequest
-from milepost.ledger.upkeep import Upkeep, root_of
+from milepost.ledger.upkeep import Upkeep
 from milepost.places import Place
 from milepost.store import Chart
 
@@ -74,15 +74,15 @@ class Rollbacks:
         book = self.core.book
         later = _Later(chart, to)
         opened = [book.open(row) for row in rows]
-        chosen = [record for record in opened if not record.info.step and later.has(record)]
-        chosen += await self._of_all_threads(hands, later)
-        stepped = {
-            (record.info.message, record.info.call, record.info.own)
+        steps = _Steps(thread, opened)
+        chosen = [
+            record
             for record in opened
-            if record.info.step and record.info.step != UNDO and record.state == "succeeded"
-        }
-        chosen.sort(key=lambda record: (record.started, record.key), reverse=True)
-        calls = tuple(Undo(record, self._action(record, stepped)) for record in chosen)
+            if not record.info.step and any(later.has(made) for made in (record, *steps.within(record)))
+        ]
+        chosen += await self._of_all_threads(hands, later)
+        chosen.sort(key=lambda record: (record.began, record.key), reverse=True)
+        calls = tuple(Undo(record, self._action(record, steps)) for record in chosen)
         return Rollback(thread, to, calls), found
 
     async def _of_all_threads(self, hands: Hands, later: _Later) -> list[CallRecord]:
@@ -91,22 +91,21 @@ class Rollbacks:
         if not any(policy.scope == "global" for policy in (*settings.tools.values(), settings.default)):
             return []
         rows = await self._upkeep.listed(hands, CallQuery(""))
-        return [book.open(row) for row in rows if later.began(book.info(row))]
+        return [book.open(row) for row in rows if later.of(book.info(row))]
 
     def _policy(self, record: CallRecord) -> ToolPolicy:
         settings = self.core.settings
         return settings.tools.get(record.tool, settings.default)
 
-    def _action(self, record: CallRecord, stepped: Collection[tuple[str | None, str | None, str | None]]) -> Action:
-        info, policy = record.info, self._policy(record)
-        if record.state in ("failed", "compensated"):
+    def _action(self, record: CallRecord, steps: _Steps) -> Action:
+        policy = self._policy(record)
+        if record.state == "compensated":
             return "nothing"
+        if record.state in ("failed", "suspended"):
+            return "irreversible" if steps.within(record) else "nothing"
         if not record.thread:
             # Another thread may have been answered from the record, and rest on the effect.
             return "irreversible"
-        if record.state == "suspended":
-            first = info.first
-            return "irreversible" if (first.message, first.call, first.own) in stepped else "nothing"
         if policy.compensate is None:
             return "settle" if record.state in ("started", "in_doubt") and policy.reconcile else "irreversible"
         if record.state == "started" or (record.state == "in_doubt" and policy.reconcile is not None):
@@ -218,6 +217,8 @@ class Rollbacks:
             step=UNDO,
             step_of=record.generation,
             checkpoints=(),
+            earlier=(),
+            claim=0,
             window=None,
             compensable=False,
             human="",
@@ -261,6 +262,22 @@ class Rollbacks:
         return await operations.put(hands.side, place, draft)
 
 
+class _Steps:
+    """The effects within calls that have records of their own."""
+
+    def __init__(self, thread: str, records: Iterable[CallRecord]) -> None:
+        self._of: dict[str, list[CallRecord]] = {}
+        for record in records:
+            info = record.info
+            if info.step and info.step != UNDO and record.state not in ("failed", "suspended", "compensated"):
+                self._of.setdefault(call_key(thread, replace(info, step="", step_of=0)), []).append(record)
+
+    def within(self, record: CallRecord) -> list[CallRecord]:
+        """Those of a call, as it was performed last, that may stand."""
+        of = [step for key in (record.key, *record.aliases) for step in self._of.get(key, ())]
+        return [step for step in of if step.info.step_of == record.generation]
+
+
 class _Later:
     """Which calls were begun from a checkpoint, or from one that descends from it."""
 
@@ -279,14 +296,21 @@ class _Later:
                     self._later.add(child)
                     ahead.append(child)
 
-    def began(self, info: CallInfo) -> bool:
-        """Whether a call's task started from one of them."""
-        return root_of(info) in self._later
+    def of(self, info: CallInfo) -> bool:
+        """Whether the task of an attempt whose effect may stand started from one of them."""
+        return not self._later.isdisjoint(_roots_of(info))
 
     def has(self, record: CallRecord) -> bool:
-        """By where its task started; of a checkpoint that is not known (any more), by when."""
-        root = root_of(record.info)
-        return root in self._later if root in self._known else record.started >= self._at
+        """By where its tasks started; of a checkpoint that is not known (any more), by when."""
+        if self.of(record.info):
+            return True
+        roots = _roots_of(record.info) if record.placed and record.info.checkpoints else {""}
+        return not roots <= self._known and record.began >= self._at
+
+
+def _roots_of(info: CallInfo) -> set[str]:
+    """The checkpoints of the root namespace that those tasks started from."""
+    return {id for ns, id in (*info.checkpoints, *info.earlier) if ns == ""}
 
 
 def _done(answer: CallAnswer, record: CallRecord) -> CallRow:

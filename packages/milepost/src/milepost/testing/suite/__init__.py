@@ -30,6 +30,7 @@ from milepost.testing.suite.outlines import Outlines, Pins
 from milepost.testing.suite.reading import Latest, Listing
 from milepost.testing.suite.releases import Releases
 from milepost.testing.suite.rollback import Repairs, Rollbacks
+from milepost.testing.suite.rollback_branches import RollbacksOverBranches
 from milepost.testing.suite.serializers import Serializers
 from milepost.testing.suite.sharing import Concurrency, Observed, Sharing
 from milepost.testing.suite.smaller import Compacts
@@ -90,6 +91,7 @@ __all__ = [
     "Releases",
     "Repairs",
     "Rollbacks",
+    "RollbacksOverBranches",
     "Runs",
     "Serializers",
     "Sharing",
@@ -157,6 +159,7 @@ class Everything(
     CallsOfThreads,
     CallsBarrier,
     Rollbacks,
+    RollbacksOverBranches,
     Repairs,
 ):
     """Every behaviour there is."""

@@ -16,7 +16,7 @@ from milepost.archive import ArchiveFolder, frames
 from milepost.compaction import offload_large, trim_messages
 from milepost.errors import Conflict, Corrupt, InvalidConfig
 from milepost.flavour import run
-from milepost.ledger import Succeeded
+from milepost.ledger import Succeeded, keyed
 from milepost.maintaining import MAINTAINER
 from milepost.maintenance import ThreadPlan
 from milepost.observe import thread_hash
@@ -29,7 +29,7 @@ from milepost.testing.same import assert_same
 from milepost.testing.suite.basis import Behaviours, needs
 from milepost.testing.suite.bounded import grown, later, words
 from milepost.testing.suite.sharing import in_a_thread
-from milepost.testing.workers import Worker, wants
+from milepost.testing.workers import Worker, quick, wants
 from milepost.upkeep import Hooks, ThreadReport
 
 
@@ -128,6 +128,15 @@ class Guarded(Behaviours):
         await worker.settle(call, Succeeded("paid"))
         await lab.saver.maintain(policy, clock=later(9))
         assert await chain.ids() == []
+
+    @needs("ledger")
+    async def test_what_any_attempt_of_an_unsettled_call_may_need(self, lab: Lab) -> None:
+        tools = {"charge": quick(keyed, window="1h")}
+        chain, worker = await grown(lab.saver, steps=6), Worker(lab, lease=0, tools=tools)
+        for place in ("0003", "0004"):
+            await worker.run(wants(checkpoints=(("", place),)))
+        await lab.saver.maintain(Retention(keep_last=1), clock=later(9))
+        assert await chain.ids() == ["0006", "0004", "0003"]
 
 
 class Archives(Behaviours):

@@ -320,6 +320,15 @@ class CallsOfThreads(Behaviours):
         assert len(await worker.calls()) == len(revisions) - 1
 
     @needs("ledger")
+    async def test_what_was_tried_again_after_a_checkpoint_is_not_forgotten(self, lab: Lab) -> None:
+        worker = Worker(lab, tools={"set": quick(idempotent, not_applied=(ValueError,))})
+        with pytest.raises(ValueError, match="declined"):
+            await worker.do(wants("set"), ValueError("declined"))
+        await lab.saver.put(at("thread"), checkpoint("0001", {"n": 1}))
+        await worker.do(wants("set"))
+        assert await worker.forget() == [], "a rollback to the checkpoint has to find it"
+
+    @needs("ledger")
     async def test_a_copy_knows_what_was_done(self, lab: Lab) -> None:
         tools = {"charge": quick(keyed, window="24h")}
         worker = Worker(lab, lease=0, tools=tools)
