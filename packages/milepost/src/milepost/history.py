@@ -56,8 +56,8 @@ class Walk:
         return list(dict.fromkeys(self._made.values()))
 
     def take(self, loaded: Loaded) -> bool:
-        """Add what a page of ancestors has. False when there is nothing further up: its last one has no parent, or the
-        parents are a cycle. Raises `Corrupt` for a page with damage: rebuilt without what is lost, a channel would
+        """Add what a page of ancestors has. False when nothing further up is wanted, or there: its last one has no parent, or
+        the parents are a cycle. Raises `Corrupt` for a page with damage: rebuilt without what is lost, a channel would
         silently be another one."""
         place = self._place
         if loaded.damage:
@@ -70,7 +70,8 @@ class Walk:
             )
         shelf = self._codec.shelf(place.thread, loaded.packs.get(place.thread, ()))
         for snapshot in loaded.snapshots:
-            if snapshot.row.id in self._walked:
+            # What lies beyond is not looked at: it may be of a version that nobody knows any more.
+            if self.over or snapshot.row.id in self._walked:
                 return False
             self._walked.add(snapshot.row.id)
             # The writes to a checkpoint come after its value.

@@ -296,7 +296,8 @@ class Keeping(ABC):
             threads: their ids; None is all.
             mode: "rewrite"; "dry-run", which tells what would be rewritten or refused and writes nothing; "finalise",
                 which removes what is kept of rewritten checkpoints; or "undo", which puts that back.
-            history: all checkpoints, and not only the latest of each namespace.
+            history: all checkpoints, and not only the latest of each namespace (with the ancestors that its delta
+                channels are rebuilt from).
             after: the `Migrated.cursor` of an earlier run over all threads: those before it are not looked at. What was
                 stored there since by an older release stays as it is.
 

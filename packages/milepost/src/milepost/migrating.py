@@ -191,7 +191,7 @@ class Migrator:
         moves = await moving.of(chart, run.thread, heads)
         run.refused |= moves.refused
         run.stuck |= moves.stuck
-        stale = self._stale(run, chart, moves, heads)
+        stale = self._stale(run, chart, moves, heads | self._below(run, chart, heads))
         # The innermost first: what called it is not of this version before it has moved.
         for ns in sorted(moves.spaces, key=lambda ns: (-ns.count("|"), ns)):
             if ns in run.stuck or (run.dry and ns in run.moved):
@@ -248,7 +248,26 @@ class Migrator:
         ]
         return replace(image, writes=writes)
 
-    def _stale(self, run: _Run, chart: Chart, moves: Moves, heads: Collection[Place]) -> list[CheckpointRow]:
+    def _below(self, run: _Run, chart: Chart, heads: Collection[Place]) -> set[Place]:
+        """The ancestors that the delta channels of `heads` are rebuilt from: without these, they cannot be read."""
+        rows = {(row.ns, row.id): row for row in chart.rows}
+        below: set[Place] = set()
+        for ns, id in () if run.history else heads:
+            if ns.startswith(BEFORE) or not self._upgrader.counts(ns):
+                continue
+            row, walked = rows[ns, id], {(ns, id)}
+            try:
+                missing = self._upgrader.unsettled(run.thread, row)
+                while missing and row.parent is not None and (ns, row.parent) in rows.keys() - walked:
+                    row = rows[ns, row.parent]
+                    walked.add((ns, row.id))
+                    missing -= self._upgrader.settled(run.thread, row, missing)
+            except MilepostError:
+                pass  # it is refused as what it is, when its turn comes
+            below |= walked
+        return below
+
+    def _stale(self, run: _Run, chart: Chart, moves: Moves, looked: Collection[Place]) -> list[CheckpointRow]:
         """The checkpoints to rewrite in their place, oldest first. `run` learns of which versions those are that were
         looked at first."""
         versions: Counter[tuple[str | None, int | None]] = Counter()
@@ -256,7 +275,7 @@ class Migrator:
         for row in sorted(chart.rows, key=lambda row: (row.key, row.ns)):
             ns = moves.spaces.get(row.ns, row.ns)
             place = (row.ns, row.id)
-            if row.ns.startswith(BEFORE) or not (run.history or ns != row.ns or place in heads):
+            if row.ns.startswith(BEFORE) or not (run.history or ns != row.ns or place in looked):
                 continue
             if not (self._upgrader.counts(ns) or ns != row.ns):
                 continue

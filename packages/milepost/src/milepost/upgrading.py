@@ -244,6 +244,20 @@ class Upgrader:
             made.update(name for name in change.adds if name not in there)
         return made & {*sought}
 
+    def unsettled(self, thread: str, row: CheckpointRow) -> set[str]:
+        """The delta channels of a checkpoint, by their names of now, that are rebuilt from its ancestors."""
+        schema, header = self.schema(row.ns), self._codec.header(thread, row)
+        verdict = schema.judge(header.stamp, Where(thread, row.ns, row.id)) if schema else _AS_IT_IS
+        deltas = {now for name in delta_channels(header) if (now := current_name(verdict, name)) is not None}
+        return deltas - self.settled(thread, row, deltas)
+
+    def settled(self, thread: str, row: CheckpointRow, sought: Collection[str]) -> set[str]:
+        """Which of `sought` have a value at a checkpoint."""
+        schema, header = self.schema(row.ns), self._codec.header(thread, row)
+        if schema is None:
+            return {*header.layouts} & {*sought}
+        return {*self.seeds(schema, thread, row, header)} | self.made(schema, thread, row, header, sought)
+
     def seeds(self, schema: Schema, thread: str, row: CheckpointRow, header: Header) -> Mapping[str, Seed]:
         """Where the values of a checkpoint lie, by the names of now."""
         where = Where(thread, row.ns, row.id)

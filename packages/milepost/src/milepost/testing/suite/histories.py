@@ -137,3 +137,35 @@ class Histories(Behaviours):
         await _run(chain, 1)
         assert await rebuilt(chain.saver, chain.latest) == ["default", "line 1"]
         assert_same(await walked(chain.saver, chain.latest, ["d"]), await chain.saver.history(chain.latest, ["d"]))
+
+    @pytest.mark.parametrize("begun", ["snapshot", "default", "nothing"])
+    async def test_after_a_migration_of_heads_the_upgrades_may_go(self, lab: Lab, begun: str) -> None:
+        chain = Chain(lab.open(schema=FIRST))
+        await chain.put({"n": 0})
+        if begun == "snapshot":
+            await chain.put({"n": 0, "d": _DeltaSnapshot(["seed"])}, metadata=since(0))
+        change = ms.map_channel("d", upper, update=str.upper)
+        if begun == "default":
+            change = ms.add_channel("d", ["default"])
+            chain.saver = lab.open(schema=second(change))
+            await chain.saver.got(chain.latest)
+        await _run(chain, 3)
+        saver = lab.open(schema=second(change))
+        expected = await rebuilt(saver, chain.latest)
+        needed = 4
+        old = 1 if begun == "default" else needed
+        (planned,) = await migrated(saver, mode="dry-run")
+        assert (planned.changed, sum(planned.stored.values())) == (old, needed)
+        (seen,) = await migrated(lab.open(), mode="dry-run")
+        assert sum(seen.stored.values()) == 4
+        alone = lab.open(schema=second())
+        (left,) = await migrated(alone, mode="dry-run")
+        assert left.refused
+        (told,) = await migrated(saver)
+        assert (told.changed, told.refused) == (old, ())
+        assert await rebuilt(alone, chain.latest) == expected
+        (left,) = await migrated(alone, mode="dry-run")
+        assert (left.changed, left.refused) == (0, ())
+        await migrated(saver, mode="finalise")
+        await alone.prune(["thread"])
+        assert await rebuilt(alone, chain.latest) == expected
