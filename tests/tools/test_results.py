@@ -7,7 +7,7 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.graph import END
 from langgraph.types import Command, Send
-from milepost.tools.results import answer_of, replayed, stored
+from milepost.ledger.results import answer_of, replayed, stored
 from milepost.tools.routing import fan_out
 
 

@@ -37,6 +37,7 @@ from milepost.ledger.policy import (
 from milepost.ledger.record import CallRecord, Transition
 from milepost.ledger.request import CallRequest, Failed, InDoubt, Succeeded, Suspended
 from milepost.ledger.rollback import Rollback, Undo
+from milepost.ledger.unanswered import Repair, Unanswered
 
 __all__ = [
     "BarrierTimeout",
@@ -60,6 +61,7 @@ __all__ = [
     "NotDurable",
     "OrphanFound",
     "PayloadMismatch",
+    "Repair",
     "Replay",
     "Rollback",
     "Run",
@@ -67,6 +69,7 @@ __all__ = [
     "Suspended",
     "ToolPolicy",
     "Transition",
+    "Unanswered",
     "Undo",
     "Unsettled",
     "Verdict",

@@ -7,7 +7,6 @@ import inspect
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal, ParamSpec, TypeVar, cast
 
-from langchain_core.messages import ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 
@@ -19,12 +18,13 @@ from milepost.ledger.boundary import Boundary, OnUnsettled
 from milepost.ledger.call import Call, Done, Replay, Run
 from milepost.ledger.core import Core
 from milepost.ledger.forgetting import Forgetting
-from milepost.ledger.hands import Hands, check_function
+from milepost.ledger.hands import check_function
 from milepost.ledger.policy import Declared, Duration, ToolPolicy, Verdict, declared, seconds, unsafe
 from milepost.ledger.record import CallRecord
-from milepost.ledger.repair import repair
+from milepost.ledger.repair import Repairs, driver_of
 from milepost.ledger.request import EPOCH, CallRequest, OnOrphan, Outcome
 from milepost.ledger.rollback import Rollback, Rollbacks
+from milepost.ledger.unanswered import Repair
 from milepost.ledger.upkeep import Upkeep
 from milepost.places import check_id, check_thread, configurable
 
@@ -102,6 +102,7 @@ class Ledger:
         self.core = Core(saver, self.settings, boundary)
         self._upkeep = Upkeep(self.core)
         self._rollbacks = Rollbacks(self.core, self._upkeep)
+        self._repairs = Repairs(self.core, self._upkeep)
         self._forgetting = Forgetting(self.core)
 
     def policy(self, tool: str) -> ToolPolicy:
@@ -300,27 +301,49 @@ class Ledger:
         thread, age = check_thread(thread_id), seconds(older_than, "older_than")
         return await self._forgetting.forget(self.core.asynchronous(), thread, age, dry_run=dry_run)
 
-    def repair(self, thread_id: str, *, channel: str = "messages", wait: float | None = 0.0) -> list[ToolMessage]:
-        """Answer, in the latest checkpoint, the calls of its messages that no tool message answers and that the ledger
-        knows to have succeeded: a provider rejects a conversation that lacks them. Returns what was added.
+    def repair(
+        self,
+        thread_id: str,
+        *,
+        graph: Any = None,
+        as_node: str | None = None,
+        channel: str | None = None,
+        wait: float | None = 0.0,
+    ) -> Repair:
+        """Answer, in the latest checkpoint, the calls of its messages that no tool message answers and of which the ledger
+        knows what became of them: a provider rejects a conversation that lacks answers. Returns what was added, and which
+        calls are left, and why.
 
-        For a thread that goes on with new input; one that is resumed asks the ledger itself. Calls that are not settled
-        are left alone: `resolve` them first. Takes the thread's lease, waiting `wait` seconds for it.
+        For a thread that goes on with new input; one that is resumed asks the ledger itself. A call that succeeded is
+        answered with its result; one that failed, or was undone, with a message that says so. The latest checkpoints of
+        agents and subgraphs with recorded calls are repaired as well. `channel` is the list of messages.
+
+        A result that is a `Command` with more than messages needs the thread's `graph`: its state is updated as if its
+        node had returned the results of the last calls, if all of them are settled. `as_node` names this node where more
+        than one is next, or none. Without a graph, and of a thread that has gone on since, such calls are left.
+
+        Takes the thread's lease, waiting `wait` seconds for it. Raises `InvalidConfig` for a channel that is no list of
+        messages.
         """
         thread = check_thread(thread_id)
+        driver = driver_of(self.core, graph, as_node, blocking=True)
         with self.core.saver.lease(thread, wait=wait):
-            return run(self._repair(self.core.blocking(), thread, channel))
+            return run(self._repairs.repair(self.core.blocking(), thread, channel or self._messages_key, driver))
 
     async def arepair(
-        self, thread_id: str, *, channel: str = "messages", wait: float | None = 0.0
-    ) -> list[ToolMessage]:
+        self,
+        thread_id: str,
+        *,
+        graph: Any = None,
+        as_node: str | None = None,
+        channel: str | None = None,
+        wait: float | None = 0.0,
+    ) -> Repair:
         """`repair`, async."""
         thread = check_thread(thread_id)
+        driver = driver_of(self.core, graph, as_node, blocking=False)
         async with self.core.saver.lease(thread, wait=wait):
-            return await self._repair(self.core.asynchronous(), thread, channel)
-
-    async def _repair(self, hands: Hands, thread: str, channel: str) -> list[ToolMessage]:
-        return await repair(hands, self.core.saver, self._upkeep, self.settings.tenant, thread, channel)
+            return await self._repairs.repair(self.core.asynchronous(), thread, channel or self._messages_key, driver)
 
     def rollback(
         self,

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from langchain_core.messages import ToolMessage
-
 from milepost.callstore import CallStore
 from milepost.ledger import (
     Call,
@@ -14,6 +12,7 @@ from milepost.ledger import (
     CallRequest,
     Done,
     Ledger,
+    Repair,
     Replay,
     Rollback,
     Run,
@@ -101,8 +100,8 @@ class Worker:
         how = {"older_than": 0, **how}
         return self.ledger.forget(thread, **how) if self._blocking else await self.ledger.aforget(thread, **how)
 
-    async def repair(self) -> list[ToolMessage]:
-        return self.ledger.repair("thread") if self._blocking else await self.ledger.arepair("thread")
+    async def repair(self, **how: Any) -> Repair:
+        return self.ledger.repair("thread", **how) if self._blocking else await self.ledger.arepair("thread", **how)
 
     async def rollback(self, to: str, **how: Any) -> Rollback:
         if self._blocking:

@@ -26,8 +26,8 @@ from milepost.ledger import (
     unsafe,
 )
 from milepost.ledger.request import EPOCH
+from milepost.ledger.results import MARK
 from milepost.tools.adapter import Ledger, Misplaced, SharedTask, SharedTaskWarning
-from milepost.tools.results import MARK
 from milepost.tools.routing import fan_out
 
 __all__ = [

@@ -36,10 +36,10 @@ from milepost.ledger import Ledger as PlainLedger
 from milepost.ledger.basis import OverSaver
 from milepost.ledger.hands import Hands
 from milepost.ledger.policy import Declared
+from milepost.ledger.results import answer_of, replayed, stored
 from milepost.tools.arguments import arguments_of
 from milepost.tools.conversation import Conversation, Conversations
 from milepost.tools.pregel import Task, answers_here, task_of
-from milepost.tools.results import answer_of, replayed, stored
 from milepost.tools.watching import Watch
 
 if TYPE_CHECKING:

@@ -29,7 +29,8 @@ from milepost.testing.suite.objects import Objects
 from milepost.testing.suite.outlines import Outlines, Pins
 from milepost.testing.suite.reading import Latest, Listing
 from milepost.testing.suite.releases import Releases
-from milepost.testing.suite.rollback import Repairs, Rollbacks
+from milepost.testing.suite.repairs import Repairs
+from milepost.testing.suite.rollback import Rollbacks
 from milepost.testing.suite.rollback_branches import RollbacksOverBranches
 from milepost.testing.suite.serializers import Serializers
 from milepost.testing.suite.sharing import Concurrency, Observed, Sharing

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from milepost.errors import Busy, InvalidConfig, Unavailable
 from milepost.ledger import (
@@ -63,45 +62,6 @@ async def _history(lab: Lab, worker: Worker, face: Face | None = None) -> None:
         await chain.put({"n": number})
         place = (("", f"{number:04}"),)
         await worker.do(wants(call=f"c{number}", arguments={"n": number}, checkpoints=place), number * 10)
-
-
-class Repairs(Behaviours):
-    """A thread gets the tool messages that are recorded."""
-
-    @needs("ledger")
-    async def test_what_is_recorded_is_answered(self, lab: Lab) -> None:
-        worker = Worker(lab, tools={"charge": quick(unsafe)})
-        calls = [{"name": "charge", "args": {}, "id": f"c{n}"} for n in range(1, 5)]
-        asks = AIMessage("", id="m1", tool_calls=calls)
-        messages = [HumanMessage("pay", id="h"), asks, ToolMessage("one", tool_call_id="c1", id="t1")]
-        chain = Chain(lab.saver)
-        await chain.put({"messages": messages, "n": 1})
-        assert await worker.repair() == []
-        await worker.do(wants(call="c1"), ToolMessage("one", tool_call_id="c1"))
-        await worker.do(wants(call="c2"), ToolMessage("two", tool_call_id="c2", artifact=[1], status="error"))
-        await worker.do(wants(call="c3"), {"plain": 3})
-        await worker.run(wants(call="c4"))
-        added = await worker.repair()
-        assert [(one.tool_call_id, one.content, one.status) for one in added] == [
-            ("c2", "two", "error"),
-            ("c3", '{"plain": 3}', "success"),
-        ]
-        async for saver in lab.views():
-            found = await saver.got(at("thread"))
-            values = found.checkpoint["channel_values"]
-            assert [message.type for message in values["messages"]] == ["human", "ai", "tool", "tool", "tool"]
-            assert values["messages"][2].tool_call_id == "c2"
-            assert values["n"] == 1
-            assert found.parent_config == at("thread", "", "0001")
-        assert await Worker(lab, tools={"charge": quick(unsafe)}).repair() == []
-
-    @needs("ledger")
-    async def test_a_channel_that_holds_no_messages(self, lab: Lab) -> None:
-        worker = Worker(lab)
-        assert await worker.repair() == []
-        await Chain(lab.saver).put({"messages": "text"})
-        with pytest.raises(InvalidConfig, match="messages"):
-            await worker.repair()
 
 
 class Rollbacks(Behaviours):
