@@ -171,7 +171,8 @@ class LoadBatch(Change):
 
     def decide(self, index: Index, read: Read, now: float) -> FrameDraft | None:
         batch = self._batch
-        records: list[Record] = [[frames.REVIVE]] if index.tombstone else []
+        # Also where there is nothing to revive: a step that was planned before must not delete what is there already.
+        records: list[Record] = [[frames.REVIVE]]
         blobs: list[bytes] = []
         _add_packs(index, batch.packs, records, blobs)
         for row in batch.rows:
@@ -185,7 +186,7 @@ class LoadBatch(Change):
             sealed = ((row, frames.seal_write(row.path, row.spans, row.value)) for row in rows)
             _add_writes(index, read, ns, checkpoint, sealed, records, blobs)
         _add_calls((row for row in batch.calls if index.calls.find(row.key) is None), records, blobs)
-        return (records, blobs) if records else None
+        return records, blobs
 
 
 class ChangeCall(Change):

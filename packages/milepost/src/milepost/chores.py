@@ -14,6 +14,7 @@ from langgraph.checkpoint.base import DeltaChannelHistory
 from milepost import archive, maintenance, upkeep
 from milepost.codec.codec import of_checkpoint
 from milepost.errors import Conflict, Corrupt, InvalidConfig, MilepostError
+from milepost.filling import Filling
 from milepost.observe import log, thread_hash
 from milepost.operations import PAGE, TRIES, Operations, restless
 from milepost.places import ATTACHMENTS, PINNED, Place
@@ -108,11 +109,12 @@ async def _restored(
     sealed, bare = bare_name(source), bare_name(target)
     packs = ops.codec.regroup(sealed, bare, found.packs, live)
     batch = ops.codec.reseal(sealed, bare, replace(found, packs=()))
-    for at in range(0, len(packs), PAGE):
-        await store.load(target, replace(batch, rows=(), writes=(), packs=tuple(packs[at : at + PAGE])))
-    await store.load(target, replace(batch, rows=(), packs=()))
-    for at in range(0, len(batch.rows), PAGE):
-        await store.load(target, replace(batch, rows=batch.rows[at : at + PAGE], writes=(), packs=()))
+    async with Filling(store, target, "restore") as filling:
+        for at in range(0, len(packs), PAGE):
+            await filling.load(replace(batch, rows=(), writes=(), packs=tuple(packs[at : at + PAGE])))
+        await filling.load(replace(batch, rows=(), packs=()))
+        for at in range(0, len(batch.rows), PAGE):
+            await filling.load(replace(batch, rows=batch.rows[at : at + PAGE], writes=(), packs=()))
     ops.codec.reset(target)
     attachments = sum(row.ns == ATTACHMENTS for row in batch.rows)
     size = upkeep.size_of(replace(batch, packs=tuple(packs)))

@@ -11,6 +11,7 @@ from typing import Any
 from milepost.codec import Codec
 from milepost.compacting import Compacted
 from milepost.errors import Conflict, Corrupt, InvalidConfig
+from milepost.filling import Filling
 from milepost.observe import log
 from milepost.packing import KEEP_WHOLE, Use, groups, uses
 from milepost.places import ATTACHMENTS
@@ -171,10 +172,11 @@ async def copy_thread(store: Store, codec: Codec, source: str, target: str) -> N
             thread=target,
         )
     after: tuple[str, ...] | None = None
-    while (batch := await store.export(source, after, PAGE)) is not None:
-        await store.load(target, codec.reseal(source, target, batch))
-        if (after := batch.cursor) is None:
-            break
+    async with Filling(store, target, "copy_thread") as filling:
+        while (batch := await store.export(source, after, PAGE)) is not None:
+            await filling.load(codec.reseal(source, target, batch))
+            if (after := batch.cursor) is None:
+                break
     codec.reset(target)
 
 

@@ -425,7 +425,8 @@ class Store(Protocol):
 
     async def load(self, thread: str, batch: Batch) -> None:
         """Take over a batch of another thread or store as it is: keys and times included. Writes are first-wins or
-        last-wins as in `put_writes`. Clears a tombstone: who copies to a deleted thread means it."""
+        last-wins as in `put_writes`. Clears a tombstone: who copies to a deleted thread means it. The thread has another
+        token from then on, also where all of it was there."""
         ...
 
     async def acquire(self, thread: str, owner: str, ttl: float, over: int | None = None) -> Lease:

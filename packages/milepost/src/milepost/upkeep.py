@@ -331,7 +331,7 @@ class _Job:
                     return self.report("vetoed")
                 if not set(plan.checkpoints).issubset(asked.checkpoints):
                     continue  # it was written to meanwhile
-            if asks and not await self._free(held):
+            if (asks or held is not None) and not await self._free(held):
                 continue
             if order.dry_run:
                 self._gone, self._now, self._compacted = len(plan.checkpoints), plan.after, plan.compacted

@@ -260,12 +260,14 @@ packed AS (
 )
 
 -- name: load
--- Take over a part of another thread as it is, and lift the tombstone.
+-- Take over a part of another thread as it is, and lift the tombstone. The generation is new because packs have no part in
+-- the token: a step that was planned before must not delete those that were there already.
 WITH t AS (
     INSERT INTO {thread} AS thread (hash, id, generation, created_at)
     VALUES (%(thread)s::bytea, %(thread_id)s::text, %(fresh)s::int8, {now})
     ON CONFLICT (hash) DO UPDATE
-        SET tombstone = NULL, floor = '', deleted_at = NULL, created_at = coalesce(thread.created_at, EXCLUDED.created_at)
+        SET generation = EXCLUDED.generation, tombstone = NULL, floor = '', deleted_at = NULL,
+            created_at = coalesce(thread.created_at, EXCLUDED.created_at)
     RETURNING key
 ), {loading}
 SELECT key FROM t
