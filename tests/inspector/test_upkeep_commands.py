@@ -8,6 +8,9 @@ from typing import Any
 import milepost
 import pytest
 from langchain_core.messages import HumanMessage
+from milepost import ArchiveFolder
+from milepost.flavour import run
+from milepost.store import Batch, Pack
 from milepost.testing.chain import at, checkpoint
 from milepost_inspector.cli import main
 
@@ -64,6 +67,33 @@ def test_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["maintain", "--keep-last", "2", "--threads", "b*"]) == 0
     assert "2 of 2 threads done: 4 checkpoints" in capsys.readouterr().out
     assert (len(ids("a")), len(ids("b"))) == (6, 2)
+
+
+def test_swept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["maintain", "--keep-last", "1", "--archive", "archive"]) == 0
+    with milepost.connect(URL) as saver:
+        store = saver.backend.blocking()
+        run(store.load("left", Batch(packs=(Pack(7, 1, 1, b"an item"),))))
+
+        class Full(ArchiveFolder):
+            def erase(self, thread: str) -> object:
+                raise OSError("the disk is full")
+
+        saver.erase(["a", "b"], hooks=Full("archive"))
+        saver.put(at("b", "", None), checkpoint("0009", {}), {}, {})
+    capsys.readouterr()
+    assert main(["sweep", "--archive", "archive", "--dry-run"]) == 1
+    shown = capsys.readouterr().out
+    assert "thread left: 7 bytes" in shown
+    assert "archive b: its erasure ended in the middle" in shown
+    assert main(["sweep", "--archive", "archive", "--json"]) == 1
+    found = {(one["kind"], one["thread"], one["removed"]) for one in told(capsys)["leftovers"]}
+    assert found == {("thread", "left", True), ("archive", "a", True), ("archive", "b", False)}
+    assert main(["erase", "b", "--archive", "archive"]) == 0
+    capsys.readouterr()
+    assert main(["sweep", "--archive", "archive"]) == 0
+    assert capsys.readouterr().out == "0 leftovers, 0 removed, 0 bytes given back\n"
+    assert [path.name for path in (tmp_path / "archive").iterdir()] == ["erasures.milepost-log"]
 
 
 def test_archived_imported_and_erased(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ _LARGEST: Final = 1 << 16
 
 
 def forget(root: Root, thread: str) -> None:
-    """Remove some logs that hold nothing but a tombstone that is over, of those that lie beside the thread's.
+    """Remove some logs that hold nothing, or nothing but a tombstone that is over, of those that lie beside the thread's.
 
     What goes wrong is for another time: nobody relies on it.
     """
@@ -29,10 +29,11 @@ def forget(root: Root, thread: str) -> None:
 
 
 def over(index: Index, now: float) -> bool:
-    """Whether nothing in a log counts any more. Fences are made of the time, so the next one is greater if the last one
+    """Whether nothing in a log counts any more, or nothing ever came to it. Fences are made of the time, so the next one is greater if the last one
     was of the past; whoever had that is as late as a write that a tombstone would refuse."""
-    if not index.bare or index.damage or index.calls.spots or index.tombstone is None:
+    if not index.bare or index.damage or index.calls.spots:
         return False
     lease = index.lease
     leased = lease.fence >= int(now * 1e6) or now - max(lease.since, lease.expires) < TOMBSTONE_LIFE
-    return index.tombstone.over(now) and not (lease.fence and leased)
+    buried = index.tombstone is not None and not index.tombstone.over(now)
+    return not buried and not (lease.fence and leased)

@@ -111,6 +111,11 @@ class Turns:
         sync_folder(os.path.dirname(self._path))
         return there
 
+    def clear(self) -> None:
+        """Remove what was prepared, and a fence that nobody holds. Whoever is about to rename something starts again."""
+        with self._fence(create=True):
+            self._revoke()
+
     def _take_over(self, held: Handle, copy: Fill) -> None:
         with self._fence(create=True):
             self._revoke()

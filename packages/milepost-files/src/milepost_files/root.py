@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import itertools
 import json
 import os
 import random
@@ -213,6 +214,24 @@ class Root:
                 name, dot, kind = file.partition(".")
                 if dot and kind == "log" and name > after:
                     yield name
+
+    def stems(self, after: str = "") -> Iterator[tuple[str, list[str]]]:
+        """What logs are named, or were, after `after`, ascending, with the names of the files that are there of each."""
+        for shard in sorted(os.listdir(self._threads)):
+            if shard < after[: len(shard)]:
+                continue
+            try:
+                files = os.listdir(os.path.join(self._threads, shard))
+            except NotADirectoryError:
+                continue
+            named = ((file.partition(".")[0], file) for file in sorted(files) if "." in file)
+            for name, some in itertools.groupby(named, key=lambda pair: pair[0]):
+                if name > after:
+                    yield name, [file for _, file in some]
+
+    def file(self, name: str, file: str) -> str:
+        """Where a file of the log of this name is."""
+        return os.path.join(self._threads, name[:2], file)
 
     def sample(self, thread: str, most: int, largest: int) -> list[str]:
         """Names of some logs of at most `largest` bytes that lie in the same folder as a thread's."""

@@ -27,8 +27,9 @@ from milepost.store import (
     WriteRow,
     Wrote,
 )
+from milepost.strays import StrayPage
 
-from milepost_files import charting, listing
+from milepost_files import charting, listing, sweeping
 from milepost_files.changes import (
     ChangeCall,
     DeleteThread,
@@ -127,6 +128,13 @@ class FilesStore:
 
     async def threads(self, after: tuple[str, ...] | None, limit: int, prefix: str = "") -> ThreadPage:
         return await self._call("list threads", lambda: listing.threads(self._root, after, limit, prefix))
+
+    async def strays(
+        self, after: tuple[str, ...] | None, limit: int, prefix: str = "", *, remove: bool = False
+    ) -> StrayPage:
+        return await self._call(
+            "look for leftovers", lambda: sweeping.strays(self._root, after, limit, prefix, remove=remove)
+        )
 
     async def chart(self, thread: str) -> Chart | None:
         return await self._call("chart a thread", lambda: charting.chart(self._root.log(thread)))

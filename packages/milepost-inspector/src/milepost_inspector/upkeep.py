@@ -1,4 +1,4 @@
-"""``milepost maintain``, ``milepost import`` and ``milepost erase``."""
+"""``milepost maintain``, ``milepost sweep``, ``milepost import`` and ``milepost erase``."""
 
 from __future__ import annotations
 
@@ -71,6 +71,16 @@ def add_to(commands: Any) -> None:
     maintain.add_argument("--dry-run", action="store_true", help="tell what would be done, and do nothing")
     maintain.add_argument("--json", action="store_true", help="for programs")
     maintain.set_defaults(run=_maintain)
+    sweep = commands.add_parser(
+        "sweep",
+        help="remove what interrupted copies, restorations, deletions and erasures have left",
+        description="Safe while the application runs. Exit code 1 if somebody has to look after something.",
+    )
+    sweep.add_argument("--url", help="the store (default: MILEPOST_URL)")
+    sweep.add_argument("--archive", type=Path, metavar="FOLDER", help="and what is left of erased threads there")
+    sweep.add_argument("--dry-run", action="store_true", help="tell what would be done, and do nothing")
+    sweep.add_argument("--json", action="store_true", help="for programs")
+    sweep.set_defaults(run=_sweep)
     load = commands.add_parser(
         "import",
         help="load what maintenance archived",
@@ -217,6 +227,23 @@ def _erase(options: argparse.Namespace) -> int:
                 f"{one.attachments} attachments{archived} removed"
             )
     return int(any(one.error for one in reports))
+
+
+def _sweep(options: argparse.Namespace) -> int:
+    with connect(options.url) as saver:
+        swept = saver.sweep(hooks=_hooks(saver, options), dry_run=options.dry_run)
+    if options.json:
+        told = [asdict(one) for one in swept.leftovers]
+        _print({"dry_run": swept.dry_run, "bytes": swept.bytes, "leftovers": told})
+    else:
+        shown = [one for one in swept.leftovers if options.dry_run or one.error]
+        for one in shown[:_SHOWN]:
+            print(f"{one.kind} {one.thread or one.name}: {one.error or f'{one.bytes} bytes'}")
+        if len(shown) > _SHOWN:
+            print(f"and {len(shown) - _SHOWN} leftovers more")
+        removed = sum(one.removed for one in swept.leftovers)
+        print(f"{len(swept.leftovers)} leftovers, {removed} removed, {swept.bytes} bytes given back")
+    return int(bool(swept.left))
 
 
 def _print(found: object) -> None:

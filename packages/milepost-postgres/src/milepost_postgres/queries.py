@@ -29,7 +29,7 @@ _INDEXES = (
 _SECURED = {"ns_start": "c.ns_start", "key_start": "c.key_start"}
 """Parts that are other ones for tables with policies."""
 
-_FILES = ("queries.sql", "listing.sql", "calls.sql", "leases.sql", "upkeep.sql", "setup.sql")
+_FILES = ("queries.sql", "listing.sql", "calls.sql", "leases.sql", "upkeep.sql", "strays.sql", "setup.sql")
 
 _SECTION = re.compile(r"^-- (name|part): (\w+)\n", re.MULTILINE)
 _PARAMETER = re.compile(r"%\((\w+)\)s")

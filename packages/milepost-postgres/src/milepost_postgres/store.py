@@ -28,13 +28,13 @@ from milepost.store import (
     Span,
     Stats,
     ThreadPage,
-    ThreadRow,
     WriteRow,
     Wrote,
     bare,
 )
+from milepost.strays import StrayPage
 
-from milepost_postgres import calls, leases, pruning, security, wire
+from milepost_postgres import calls, leases, pruning, security, sweeping, wire
 from milepost_postgres.request import Parameters, Request, Step
 from milepost_postgres.schema import Schema
 from milepost_postgres.wire import CHECKPOINT, PACK, THREAD, WRITE, Row
@@ -231,8 +231,18 @@ class PostgresStore:
         }
         name = wire.among("threads", prefix) if prefix else "threads"
         rows = await self._answer("list threads", self._queries[name].step(parameters))
-        found = tuple(map(_thread_row, rows))
+        found = tuple(map(wire.thread_row, rows))
         return ThreadPage(found, (str(rows[-1][0]),) if len(rows) >= limit else None)
+
+    async def strays(
+        self, after: tuple[str, ...] | None, limit: int, prefix: str = "", *, remove: bool = False
+    ) -> StrayPage:
+        rows = await self._answer("look for leftovers", sweeping.looking(self._queries, after, limit, prefix))
+        gone = sweeping.void(rows)
+        if gone and remove:
+            answers = await self._answers(sweeping.removing(self._queries, gone))
+            gone = frozenset(key for (key,) in answers[-1])
+        return sweeping.page(rows, gone, limit)
 
     async def chart(self, thread: str) -> Chart | None:
         found = _Found(await self._read("chart a thread", "chart", {"thread": wire.digest(thread)}))
@@ -492,13 +502,6 @@ class _Given:
             for row, nr in zip(self._rows, self._sent, strict=True)
             for kept in (self.kept[nr - 1],)
         )
-
-
-def _thread_row(row: tuple[Any, ...]) -> ThreadRow:
-    _, id, head, spaces, checkpoints, writes, size, created, updated, waiting, *lease, leased = row
-    return ThreadRow(
-        id, head or "", spaces, checkpoints, writes, size, created, updated, waiting, Lease(*lease), leased
-    )
 
 
 def _write_columns(rows: Sequence[WriteRow]) -> Parameters:

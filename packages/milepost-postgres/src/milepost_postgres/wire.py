@@ -14,8 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
+from milepost.fences import Lease
 from milepost.places import MARK
-from milepost.store import CheckpointRow, Pack, Span, WriteRow
+from milepost.store import CheckpointRow, Pack, Span, ThreadRow, WriteRow
 
 _INT8, _TEXT, _BYTEA, _FLOAT8 = 20, 25, 17, 701
 _LENGTH: Final = struct.Struct(">i")
@@ -86,6 +87,14 @@ def float8s(values: Iterable[float]) -> bytes:
 def among(listing: str, prefix: str) -> str:
     """The name of the statement that lists what is of threads whose id begins with `prefix`."""
     return f"{listing}_of_tenant" if prefix.startswith(MARK) and prefix.count(MARK) > 1 else f"{listing}_within"
+
+
+def thread_row(row: tuple[Any, ...]) -> ThreadRow:
+    """A thread, as the statements that list threads tell of it."""
+    _, id, head, spaces, checkpoints, writes, size, created, updated, waiting, *lease, leased = row
+    return ThreadRow(
+        id, head or "", spaces, checkpoints, writes, size, created, updated, waiting, Lease(*lease), leased
+    )
 
 
 def digest(of: str) -> bytes:

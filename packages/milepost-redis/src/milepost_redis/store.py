@@ -33,8 +33,9 @@ from milepost.store import (
     Wrote,
     merge_spans,
 )
+from milepost.strays import StrayPage
 
-from milepost_redis import leases, wire
+from milepost_redis import leases, sweeping, wire
 from milepost_redis.batches import BATCH, droppings, flat, slices, volumes
 from milepost_redis.calls import Calls
 from milepost_redis.layout import Layout
@@ -249,6 +250,20 @@ class RedisStore:
         replies = await self._steps("list threads", *calls) if calls else []
         rows = [row for name, reply in zip(names, replies, strict=True) if (row := await self._summary(name, reply))]
         return ThreadPage(tuple(rows), (names[-1],) if len(names) >= limit else None)
+
+    async def strays(
+        self, after: tuple[str, ...] | None, limit: int, prefix: str = "", *, remove: bool = False
+    ) -> StrayPage:
+        most = min(limit, BATCH)
+        names = await self._lister.names(after[0] if after else None, most, prefix)
+        looks = sweeping.looks([self._layout.tag(name) for name in names])
+        found = sweeping.strays(names, await self._steps("look for leftovers", *looks) if looks else ())
+        gone = [one.thread for one in found if one.kind == "row"]
+        if remove:
+            await self._lister.strike(gone)
+            if self._layout.ttl:
+                await self._calls.forget(gone)
+        return StrayPage(tuple(found), (names[-1],) if len(names) >= most else None)
 
     async def _summary(self, thread: str, reply: Any) -> ThreadRow | None:
         if reply[0] == b"none":

@@ -12,7 +12,8 @@ last frame that was cut short is what a crash left, of a step that was not carri
 by the next one. Lengths that do not verify are damage, behind which nothing is read, and nothing written.
 
 Beside the files lies a list of what was erased, as hashes: maintenance that read a thread before it was erased finds it
-there, and does not bring the thread back.
+there, and does not bring the thread back. While a thread is being erased, a file beside its archive has its name: from
+before the thread goes until the archive has gone.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ import ormsgpack
 
 from milepost.codec.envelope import unwrap, wrap
 from milepost.codec.pack import MERGE_LEVEL
-from milepost.errors import Corrupt, FormatTooNew, InvalidConfig
+from milepost.errors import Corrupt, FormatTooNew, InvalidConfig, UnsettledCalls
 from milepost.places import check_path, check_thread
 from milepost.store import Batch, CheckpointRow, Pack, Span, WriteRow, merge_spans
 from milepost.tenants import check_tenant, full_name
@@ -48,6 +49,7 @@ VERSION = 1
 SUFFIX = ".milepost-archive"
 
 ERASURES = "erasures.milepost-log"
+_MARK = ".milepost-erasing"
 
 _LENGTHS = struct.Struct("<IQI")
 _CHECKED = 12
@@ -81,7 +83,7 @@ class ArchiveFolder(Hooks):
     Raises `InvalidConfig` for what is no path or no tenant.
     """
 
-    blocking = ("archive", "erase")
+    blocking = ("archive", "erase", "unfinished")
 
     def __init__(self, folder: str | os.PathLike[str], *, tenant: str | None = None) -> None:
         self.folder = Path(check_path(folder, "folder"))
@@ -150,6 +152,35 @@ class ArchiveFolder(Hooks):
         self._sync()
         return int(found)
 
+    @contextmanager
+    def erasing(self, thread: str) -> Generator[None]:
+        # The mark comes before the thread goes, and goes after the archive: whoever is killed in between leaves it.
+        mark = _mark_of(self.path_of(thread))
+        if not self.folder.is_dir():
+            yield
+            return
+        with mark.open("wb") as file:
+            file.write(self._name(thread).encode())
+            file.flush()
+            os.fsync(file.fileno())
+        self._sync()
+        try:
+            yield
+        except UnsettledCalls:  # nothing of the thread went
+            mark.unlink(missing_ok=True)
+            raise
+        mark.unlink(missing_ok=True)
+        self._sync()
+
+    def unfinished(self) -> list[str]:
+        own = "" if self.tenant is None else full_name(self.tenant, "")
+        names: list[str] = []
+        for mark in sorted(self.folder.glob(f"*{_MARK}")):
+            with suppress(FileNotFoundError, UnicodeDecodeError):
+                if (name := mark.read_bytes().decode()).startswith(own) and name:
+                    names.append(name[len(own) :])
+        return names
+
     def _sync(self) -> None:
         """Have the names in the folder survive a crash."""
         folder = os.open(self.folder, os.O_RDONLY)
@@ -157,6 +188,16 @@ class ArchiveFolder(Hooks):
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def _mark_of(path: Path) -> Path:
+    """What says that the thread of the archive at `path` is being erased."""
+    return path.with_name(path.name.removesuffix(SUFFIX) + _MARK)
+
+
+def is_being_erased(path: str | os.PathLike[str]) -> bool:
+    """Whether the erasure of the thread of an archive was begun, and has not come to its end."""
+    return _mark_of(Path(path)).exists()
 
 
 @contextmanager

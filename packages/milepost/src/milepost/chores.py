@@ -11,7 +11,7 @@ from typing import cast
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import DeltaChannelHistory
 
-from milepost import archive, maintenance, upkeep
+from milepost import archive, maintenance, sweeping, upkeep
 from milepost.codec.codec import of_checkpoint
 from milepost.errors import Conflict, Corrupt, InvalidConfig, MilepostError
 from milepost.filling import Filling
@@ -72,6 +72,12 @@ async def _amount(store: Store, thread: str) -> tuple[maintenance.Amount, int]:
     return maintenance.Amount.of(outline), sum(mark.ns == ATTACHMENTS for mark in outline.marks)
 
 
+async def sweep(ops: Operations, side: Side, hooks: upkeep.Hooks, *, dry_run: bool) -> sweeping.Swept:
+    """See `milepost.saver.Saver.sweep`."""
+    asker = upkeep.Asker(hooks, side.ask, ops.watch)
+    return await sweeping.sweep(await ops.open(side), asker, ops.watch, dry_run=dry_run)
+
+
 async def restore(ops: Operations, side: Side, path: str | os.PathLike[str], thread: str | None) -> upkeep.Restored:
     """See `milepost.saver.Saver.restore`."""
     with ops.watch("restore", thread or "") as event:
@@ -91,6 +97,13 @@ async def _restored(
     ops: Operations, store: Store, path: str | os.PathLike[str], thread: str | None
 ) -> tuple[upkeep.Restored, int]:
     """What was loaded, and how many bytes it is."""
+    if archive.is_being_erased(path):
+        raise InvalidConfig(
+            f"the archive {path} is of a thread whose erasure has not come to its end: let sweep finish it, or erase the "
+            "thread again",
+            what="path",
+            value=repr(str(path)),
+        )
     name, found, cut = archive.whole(path)
     source = _own(ops, name, path)
     target = thread or source

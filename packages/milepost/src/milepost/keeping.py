@@ -26,6 +26,7 @@ from milepost.operations import Operations
 from milepost.places import check_callable, check_id, check_list, check_path, check_thread, place_of
 from milepost.retention import Retention
 from milepost.sides import AsyncSide, BlockingSide
+from milepost.sweeping import Swept
 from milepost.tenants import TenantBackend
 from milepost.units import Duration, Size, flag, seconds, size
 from milepost.upkeep import Erased, Hooks, Order, Progress, Report, Restored, policies_of
@@ -113,7 +114,8 @@ class Keeping(ABC):
             names |= dict.fromkeys(row.thread for row in page.rows)
             if (after := page.cursor) is None:
                 break
-        for name in {**names, **dict.fromkeys(sorted(await self._ops.called(side)))}:
+        begun = await self._ops.alone(side) | await self._ops.called(side)
+        for name in {**names, **dict.fromkeys(sorted(begun))}:
             await self._ops.delete_thread(side, name, force=force)
         return len(names)
 
@@ -227,6 +229,24 @@ class Keeping(ABC):
         names, given = check_list(thread_ids, "thread_ids"), _hooks(hooks, self.tenant)
         flag(force, "force")
         return tuple([await chores.erase(self._ops, self._async(), name, given, force=force) for name in names])
+
+    def sweep(self, *, hooks: Hooks | None = None, dry_run: bool = False) -> Swept:
+        """Find and remove what copies, restorations, deletions and erasures have left that were interrupted, and what
+        deletions have left on purpose when it counts no more. With the `hooks` of the archive, also of its folder.
+
+        Safe while the application runs: a thread is left alone while somebody holds its lease, as each copy and
+        restoration does. What may still be used stays: tombstones for their time, records of calls, and threads with
+        checkpoints. Of these, those that a copy or restoration has filled half are told, with what to do.
+
+        A thread is looked at in bounded requests, each of a few threads. `Unavailable` ends a sweep; repeat it.
+        """
+        given = _hooks(hooks, self.tenant)
+        return run(chores.sweep(self._ops, self._blocking(), given, dry_run=flag(dry_run, "dry_run")))
+
+    async def asweep(self, *, hooks: Hooks | None = None, dry_run: bool = False) -> Swept:
+        """`sweep`, async."""
+        given = _hooks(hooks, self.tenant)
+        return await chores.sweep(self._ops, self._async(), given, dry_run=flag(dry_run, "dry_run"))
 
     def restore(self, path: str | os.PathLike[str], thread_id: str | None = None) -> Restored:
         """Load an archive that `milepost.archive.ArchiveFolder` wrote: into the thread it is of, if nothing is left of

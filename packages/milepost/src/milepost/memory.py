@@ -17,7 +17,7 @@ from milepost.errors import Unavailable
 from milepost.fences import NOBODY, Lease, acquired, refuse_moved, released, renewed
 from milepost.memory_calls import MemoryCalls, delete_calls, load_calls, refuse_unsettled_calls
 from milepost.memory_data import Data, Place, Thread
-from milepost.places import PINNED
+from milepost.places import ATTACHMENTS, PINNED
 from milepost.store import (
     Batch,
     Chart,
@@ -41,6 +41,7 @@ from milepost.store import (
     settle_row,
     sort_key,
 )
+from milepost.strays import Stray, StrayPage
 
 T = TypeVar("T")
 
@@ -219,6 +220,19 @@ class MemoryStore(MemoryCalls):
             now, leases = self._data.clock(), self._data.leases
             rows = tuple(_thread_row(name, threads[name], leases.get(name, NOBODY), now) for name in names[:limit])
             return ThreadPage(rows, (names[limit - 1],) if len(names) > limit else None)
+
+        return await self._step(step)
+
+    async def strays(
+        self, after: tuple[str, ...] | None, limit: int, prefix: str = "", *, remove: bool = False
+    ) -> StrayPage:
+        def step() -> StrayPage:
+            threads = self._data.threads
+            names = sorted(name for name in threads if name.startswith(prefix) and (after is None or name > after[0]))
+            some = names[:limit]
+            left = (name for name in some if not threads[name].writes and threads[name].order.keys() <= {ATTACHMENTS})
+            found = tuple(Stray("thread", name, "", threads[name].size()) for name in left)
+            return StrayPage(found, (some[-1],) if len(names) > limit else None)
 
         return await self._step(step)
 

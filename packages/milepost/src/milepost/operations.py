@@ -526,6 +526,17 @@ class Operations:
             if (after := page.cursor) is None:
                 return names
 
+    async def alone(self, side: Side) -> set[str]:
+        """The threads of which there is nothing but what a copy, or a restoration, had brought before it ended."""
+        names: set[str] = set()
+        store = await self.open(side)
+        after: tuple[str, ...] | None = None
+        while True:
+            page = await store.strays(after, PAGE)
+            names |= {one.thread for one in page.found if one.kind == "thread"}
+            if (after := page.cursor) is None:
+                return names
+
     async def stats(self, side: Side, thread: str | None) -> Stats:
         name = None if thread is None else check_thread(thread)
         with self.watch("stats", name or ""):

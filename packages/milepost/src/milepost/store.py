@@ -22,6 +22,7 @@ from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from milepost.callstore import CallRow
 from milepost.fences import NOBODY, Lease
+from milepost.strays import Strays
 
 MAX_ID = 4096
 """Longest thread id, namespace, checkpoint id, task id or task path, in characters. Longer ones are refused."""
@@ -291,7 +292,7 @@ class Stats(NamedTuple):
 
 
 @runtime_checkable
-class Store(Protocol):
+class Store(Strays, Protocol):
     """The verbs of a backend. See the module for the rules they share."""
 
     async def setup(self) -> None:

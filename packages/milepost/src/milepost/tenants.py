@@ -33,6 +33,7 @@ from milepost.store import (
     WriteRow,
     Wrote,
 )
+from milepost.strays import StrayPage
 
 T = TypeVar("T")
 
@@ -200,6 +201,13 @@ class TenantStore:
         page = await self._asked(self._store.threads(after, limit, self._prefix + prefix))
         rows = tuple(row._replace(thread=self._bare(row.thread)) for row in page.rows if self._own(row.thread))
         return ThreadPage(rows, page.cursor)
+
+    async def strays(
+        self, after: tuple[str, ...] | None, limit: int, prefix: str = "", *, remove: bool = False
+    ) -> StrayPage:
+        page = await self._asked(self._store.strays(after, limit, self._prefix + prefix, remove=remove))
+        found = (one._replace(thread=self._bare(one.thread)) for one in page.found if self._own(one.thread))
+        return StrayPage(tuple(found), page.cursor)
 
     async def chart(self, thread: str) -> Chart | None:
         return await self._asked(self._store.chart(self._prefix + thread))

@@ -39,10 +39,10 @@ c.key, c.generation::int8, c.attempt::int8, c.state, c.revision, c.stamp, c.owne
     c.trail
 
 -- name: call_thread
--- Make the thread's row where it is not there.
+-- Make the thread's row where it is not there, and have it stay.
 INSERT INTO {thread} (hash, id, generation)
 SELECT %(thread)s::bytea, %(thread_id)s::text, %(fresh)s::int8
-WHERE NOT EXISTS (SELECT FROM {thread} WHERE hash = %(thread)s::bytea)
+WHERE NOT EXISTS (SELECT FROM {thread} WHERE hash = %(thread)s::bytea FOR KEY SHARE)
 ON CONFLICT (hash) DO NOTHING
 
 -- name: call_alike

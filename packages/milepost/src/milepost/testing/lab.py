@@ -32,6 +32,7 @@ from milepost.memory import CallPort, MemoryBackend
 from milepost.observe import Event
 from milepost.saver import Saver
 from milepost.store import Backend, Stats, Store, ThreadRow
+from milepost.sweeping import Swept
 from milepost.testing.faults import FaultyBackend, FaultyPort, Overable, Plan
 from milepost.upkeep import Erased, Report, Restored
 
@@ -196,6 +197,9 @@ class Face:
         if self._blocking:
             return self.saver.erase(threads, **options)
         return await self.saver.aerase(threads, **options)
+
+    async def sweep(self, **options: Any) -> Swept:
+        return self.saver.sweep(**options) if self._blocking else await self.saver.asweep(**options)
 
     async def restore(self, path: Path, thread: str | None = None) -> Restored:
         if self._blocking:

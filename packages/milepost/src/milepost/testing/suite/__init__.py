@@ -22,7 +22,7 @@ from milepost.testing.suite.leases import Leases
 from milepost.testing.suite.ledger import CallsInDoubt, CallsOnce
 from milepost.testing.suite.ledger_contended import CallsContended, CallsFaults
 from milepost.testing.suite.ledger_threads import CallsBarrier, CallsKeys, CallsOfThreads, CallsOrphans
-from milepost.testing.suite.leftovers import Leftovers
+from milepost.testing.suite.leftovers import Erasures, Leftovers, Sweeps
 from milepost.testing.suite.migration import Migration
 from milepost.testing.suite.moving import Moves
 from milepost.testing.suite.objects import Objects
@@ -63,6 +63,7 @@ __all__ = [
     "DeltaHistory",
     "DeltaUpkeep",
     "Driving",
+    "Erasures",
     "Everything",
     "Faults",
     "Forks",
@@ -97,6 +98,7 @@ __all__ = [
     "Serializers",
     "Sharing",
     "Statuses",
+    "Sweeps",
     "Tenants",
     "Values",
     "Writes",
@@ -135,6 +137,8 @@ class Everything(
     Guarded,
     Archives,
     Leftovers,
+    Sweeps,
+    Erasures,
     Background,
     Compacts,
     Runs,

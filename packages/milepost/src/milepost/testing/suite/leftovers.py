@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
+from milepost.archive import ArchiveFolder
+from milepost.errors import InvalidConfig, ThreadDeleted
+from milepost.filling import Filling
+from milepost.ledger import Succeeded
 from milepost.maintenance import Amount
-from milepost.store import Batch, Pack
-from milepost.testing.chain import Chain
+from milepost.observe import thread_hash
+from milepost.places import ATTACHMENTS
+from milepost.retention import Retention
+from milepost.store import Batch, Drop, Pack
+from milepost.sweeping import Swept
+from milepost.testing.chain import Chain, at, checkpoint
 from milepost.testing.lab import Lab
-from milepost.testing.suite.basis import Behaviours
+from milepost.testing.same import assert_same
+from milepost.testing.suite.basis import Behaviours, needs
+from milepost.testing.suite.bounded import grown, later
+from milepost.testing.workers import Worker, wants
 
 PACKS = (Pack(7, 1, 2, b"two items" * 20), Pack(7, 3, 1, b"one item"))
 
@@ -52,3 +67,197 @@ class Leftovers(Behaviours):
         report = await lab.saver.maintain(threads=["left"])
         assert [(one.outcome, one.before.packs, one.after) for one in report.threads] == [("changed", 2, Amount())]
         assert await lab.store.outline("left") is None
+
+
+def _told(swept: Swept) -> list[tuple[str, str, bool]]:
+    return [(one.kind, one.thread, one.removed) for one in swept.leftovers]
+
+
+class Sweeps(Behaviours):
+    """`sweep` finds what was left, and takes nothing that is under way or counts."""
+
+    async def test_what_is_alone_goes(self, lab: Lab) -> None:
+        for number in range(3):
+            await packs_alone(lab, f"left {number}")
+        chain = await grown(lab.saver, "stays", 3)
+        await grown(lab.saver, "attached", 2)
+        export = await lab.store.export("attached", None, 1000)
+        assert export is not None
+        rows = tuple(replace(row, ns=ATTACHMENTS, parent=None) for row in export.rows)
+        await lab.store.load("attachments", Batch(rows=rows, packs=export.packs))
+        before = await lab.saver.list(chain.latest)
+        wanted = ["attachments", "left 0", "left 1", "left 2"]
+        dry = await lab.saver.sweep(dry_run=True)
+        assert sorted(_told(dry)) == [("thread", name, False) for name in wanted]
+        lab.saver.events.clear()
+        swept = await lab.saver.sweep()
+        assert {(one.thread, one.bytes) for one in swept.leftovers} == {
+            (one.thread, one.bytes) for one in dry.leftovers
+        }
+        assert sorted(_told(swept)) == [("thread", name, True) for name in wanted]
+        told = [event for event in lab.saver.events if event.op == "sweep"]
+        assert {(event.thread, event.facts["removed"]) for event in told} == {
+            (thread_hash(name), True) for name in wanted
+        }
+        assert sum(event.bytes for event in told) == swept.bytes > 4 * len(PACKS[0].data)
+        async for saver in lab.views():
+            assert sorted(row.thread for row in await saver.threads()) == ["attached", "stays"]
+            assert [await lab.store.outline(name) for name in wanted] == [None] * 4
+            assert_same(before, await saver.list(chain.latest))
+            assert _told(await saver.sweep()) == []
+
+    async def test_many_pages(self, lab: Lab) -> None:
+        await lab.store.setup()
+        names = [f"{number:03}" for number in range(70)]
+        for name in names:
+            await lab.store.load(name, Batch(packs=PACKS[1:]))
+        assert sorted(_told(await lab.saver.sweep())) == [("thread", name, True) for name in names]
+        assert (await lab.saver.stats()).packs == 0
+
+    async def test_what_is_being_filled_is_left_alone(self, lab: Lab) -> None:
+        await grown(lab.saver, "source", 3)
+        export = await lab.store.export("source", None, 1000)
+        assert export is not None
+        async with Filling(lab.store, "target", "copy_thread") as filling:
+            await filling.load(Batch(packs=export.packs))
+            assert _told(await lab.saver.sweep()) == []
+            report = await lab.saver.maintain(threads=["target"])
+            assert [one.outcome for one in report.threads] == ["leased"]
+            outline = await lab.store.outline("target")
+            await filling.load(replace(export, packs=()))
+        assert outline is not None
+        assert len(outline.packs) == len(export.packs)
+        assert [len(await lab.saver.list(at(name))) for name in ("source", "target")] == [3, 3]
+        assert _told(await lab.saver.sweep()) == []
+
+    async def test_what_was_planned_before_takes_nothing_that_comes(self, lab: Lab) -> None:
+        await packs_alone(lab)
+        outline = await lab.store.outline("left")
+        assert outline is not None
+        await packs_alone(lab)
+        assert await lab.store.drop("left", Drop(packs=outline.packs), outline.token) is None
+        again = await lab.store.outline("left")
+        assert again is not None
+        assert len(again.packs) == 2
+
+    async def test_a_copy_that_ended_in_the_middle(self, lab: Lab) -> None:
+        await grown(lab.saver, "source", 3)
+        export = await lab.store.export("source", None, 1000)
+        assert export is not None
+        half = replace(export, rows=export.rows[:1])
+        for _ in range(2):
+            with pytest.raises(OSError, match="the source is gone"):
+                await self._half(lab, half)
+            swept = await lab.saver.sweep()
+            assert _told(swept) == [("copy", "target", False)]
+            assert swept.left == swept.leftovers
+            assert len(await lab.saver.list(at("target"))) == 1, "somebody may have gone on with it"
+        await lab.saver.copy_thread("source", "target")
+        assert len(await lab.saver.list(at("target"))) == 3
+        assert _told(await lab.saver.sweep()) == []
+
+    async def _half(self, lab: Lab, batch: Batch) -> None:
+        async with Filling(lab.store, "target", "copy_thread") as filling:
+            await filling.load(batch)
+            raise OSError("the source is gone")
+
+    async def test_what_counts_stays(self, lab: Lab) -> None:
+        chain = await grown(lab.saver, "deleted", 2)
+        await lab.saver.delete_thread("deleted")
+        await lab.saver.put_writes(at("ahead", "", "0001"), [("n", 1)])
+        await lab.store.acquire("leased", "me", 3600.0)
+        assert _told(await lab.saver.sweep()) == []
+        with pytest.raises(ThreadDeleted):
+            await lab.saver.put(chain.at("0002"), checkpoint("0003", {"n": 3}))
+        assert (await lab.saver.stats("ahead")).writes == 1
+        assert await lab.store.holder("leased") is not None
+
+    @needs("ledger")
+    async def test_records_of_calls_stay(self, lab: Lab) -> None:
+        await grown(lab.saver, steps=2)
+        worker = Worker(lab)
+        call = await worker.run(wants())
+        await worker.settle(call, Succeeded("paid"))
+        await lab.saver.maintain(Retention(idle_thread="1d"), clock=later(9))
+        assert await lab.saver.list(None) == []
+        assert _told(await lab.saver.sweep()) == []
+        assert (await worker.do(wants())) == "paid"
+
+    async def test_within_a_tenant(self, lab: Lab) -> None:
+        mine = lab.open(tenant="mine")
+        await mine.put(at("stays"), checkpoint("0001", {"n": 1}))
+        await packs_alone(lab)
+        assert _told(await mine.sweep()) == []
+        store = mine.saver.blocking_side().store if lab.flavour == "blocking" else mine.saver.async_side().store
+        await store.load("left", Batch(packs=PACKS))
+        assert _told(await mine.sweep()) == [("thread", "left", True)]
+        await store.load("left", Batch(packs=PACKS))
+        assert await mine.erase_tenant() == 1
+        assert await store.outline("left") is None
+        assert _told(await lab.saver.sweep()) == [("thread", "left", True)]
+
+
+class _Full(ArchiveFolder):
+    def erase(self, thread: str) -> object:
+        raise OSError("the disk of the archive is gone")
+
+
+class Erasures(Behaviours):
+    """An erasure that ended between the thread and its archive is brought to its end."""
+
+    async def _half_erased(self, lab: Lab) -> ArchiveFolder:
+        await grown(lab.saver, steps=5)
+        folder = ArchiveFolder(lab.subject.directory / "archive")
+        await lab.saver.maintain(Retention(keep_last=2), hooks=folder)
+        (erased,) = await lab.saver.erase(["thread"], hooks=_Full(folder.folder))
+        assert (erased.error, erased.before.checkpoints) == ("OSError: the disk of the archive is gone", 2)
+        return folder
+
+    async def test_a_sweep_removes_the_archive(self, lab: Lab) -> None:
+        folder = await self._half_erased(lab)
+        path = folder.path_of("thread")
+        with pytest.raises(InvalidConfig, match="erasure"):
+            await lab.saver.restore(path, "it comes back")
+        assert _told(await lab.saver.sweep()) == []
+        assert _told(await lab.saver.sweep(hooks=folder, dry_run=True)) == [("archive", "thread", False)]
+        swept = await lab.saver.sweep(hooks=_Full(folder.folder))
+        assert [one.error for one in swept.left] == ["OSError: the disk of the archive is gone"]
+        assert path.exists()
+        assert _told(await lab.saver.sweep(hooks=folder)) == [("archive", "thread", True)]
+        assert not path.exists()
+        assert _told(await lab.saver.sweep(hooks=folder)) == []
+
+    async def test_an_erasure_again_removes_it_too(self, lab: Lab) -> None:
+        folder = await self._half_erased(lab)
+        await grown(lab.saver, steps=1)
+        (left,) = (await lab.saver.sweep(hooks=folder)).leftovers
+        assert (left.kind, left.removed, "erase it again" in left.error) == ("archive", False, True)
+        assert len(await lab.saver.list(at("thread"))) == 1, "it may be somebody new"
+        (erased,) = await lab.saver.erase(["thread"], hooks=folder)
+        assert (erased.error, erased.archived) == ("", 1)
+        assert _told(await lab.saver.sweep(hooks=folder)) == []
+
+    @needs("ledger")
+    async def test_one_that_was_refused_leaves_no_trace(self, lab: Lab) -> None:
+        await grown(lab.saver, steps=5)
+        folder = ArchiveFolder(lab.subject.directory / "archive")
+        await lab.saver.maintain(Retention(keep_last=2), hooks=folder)
+        await Worker(lab).run(wants())
+        (erased,) = await lab.saver.erase(["thread"], hooks=folder)
+        assert erased.error.startswith("UnsettledCalls")
+        assert _told(await lab.saver.sweep(hooks=folder)) == []
+        assert (await lab.saver.restore(folder.path_of("thread"), "old")).checkpoints == 3
+
+    async def test_in_the_folder_of_several_tenants(self, lab: Lab) -> None:
+        root = lab.subject.directory / "archive"
+        for name in ("one", "two"):
+            saver = lab.open(tenant=name)
+            for number in range(3):
+                await saver.put(at("thread", "", f"{number}"), checkpoint(f"{number + 1}", {"n": number}))
+            await saver.maintain(Retention(keep_last=1), hooks=ArchiveFolder(root, tenant=name))
+            await saver.erase(["thread"], hooks=_Full(root, tenant=name))
+        one = ArchiveFolder(root, tenant="one")
+        assert _told(await lab.open(tenant="one").sweep(hooks=one)) == [("archive", "thread", True)]
+        (left,) = (await lab.saver.sweep(hooks=ArchiveFolder(root))).leftovers
+        assert (left.kind, left.thread[-6:], left.removed) == ("archive", "thread", True)
+        assert [path.name for path in root.iterdir()] == ["erasures.milepost-log"]
