@@ -168,7 +168,8 @@ class Ledger:
 
         `key` is of the thread `thread_id` (by default the one of the run that this is called in), or with scope
         "global" of the whole store. `args` and `kwargs` are its fingerprint, and must be JSON unless the policy says
-        otherwise; by default the policy is that of a tool of the function's name.
+        otherwise; by default the policy is that of a tool of the function's name. A `policy` with `compensate` is
+        remembered by this ledger for its rollbacks; that another process can undo the call, name the function in `tools`.
         """
         request = self._request(key, function, args, kwargs, thread_id, scope, policy, blocking=True)
         return run(self.core.perform(self.core.blocking(), request, lambda: function(*args, **kwargs))).result
@@ -195,16 +196,22 @@ class Ledger:
         scope: Scope = "thread",
         policy: Declared | None = None,
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-        """A decorator: the function is performed once per key, which `key` makes of the same arguments."""
+        """A decorator: the function is performed once per key, which `key` makes of the same arguments.
+
+        A `policy` with `compensate` is known to the rollbacks of this ledger from the decoration on.
+        """
+        given = None if policy is None else declared("policy", policy)
 
         def decorate(function: Callable[P, R]) -> Callable[P, R]:
+            if given is not None:
+                self._rollbacks.given.note(_name_of(function), function, given)
             if inspect.iscoroutinefunction(function):
 
                 @functools.wraps(function)
                 async def aonce(*args: P.args, **kwargs: P.kwargs) -> Any:
                     bound = functools.partial(function, *args, **kwargs)
                     made = key(*args, **kwargs)
-                    request = self._request(made, function, args, kwargs, None, scope, policy, blocking=False)
+                    request = self._request(made, function, args, kwargs, None, scope, given, blocking=False)
                     return (await self.core.perform(self.core.asynchronous(), request, bound)).result
 
                 return cast("Callable[P, R]", aonce)
@@ -213,7 +220,7 @@ class Ledger:
             def once(*args: P.args, **kwargs: P.kwargs) -> R:
                 bound = functools.partial(function, *args, **kwargs)
                 made = key(*args, **kwargs)
-                request = self._request(made, function, args, kwargs, None, scope, policy, blocking=True)
+                request = self._request(made, function, args, kwargs, None, scope, given, blocking=True)
                 return cast("R", run(self.core.perform(self.core.blocking(), request, bound)).result)
 
             return once
@@ -234,7 +241,10 @@ class Ledger:
     ) -> CallRequest:
         check_function(function, blocking=blocking)
         args, kwargs = _spelled(function, args, kwargs)
-        tool = getattr(function, "__name__", type(function).__name__)
+        tool = _name_of(function)
+        given = None if policy is None else declared("policy", policy)
+        if given is not None:
+            self._rollbacks.given.note(tool, function, given)
         here = _configurable_here()
         thread = str(here["thread_id"]) if thread_id is None and here.get("thread_id") is not None else thread_id
         if thread is None and scope == "thread":
@@ -249,7 +259,7 @@ class Ledger:
             thread="" if thread is None else check_thread(thread),
             key=key,
             scope=scope,
-            policy=None if policy is None else declared("policy", policy),
+            policy=given,
             epoch=str(here.get(EPOCH) or ""),
         )
 
@@ -366,7 +376,8 @@ class Ledger:
         began count as irreversible: other threads may rest on them. (Those of `once` outside of tools are not known to
         be the thread's.)
 
-        Raises `InvalidConfig` for an unknown checkpoint; `Irreversible`, before anything is done, for calls of tools
+        Raises `InvalidConfig` for an unknown checkpoint, and, before anything is done, for calls whose class could undo
+        them where this ledger has not been told how (name them in `tools`); `Irreversible`, before anything is done, for calls of tools
         without `compensate` that `accept_irreversible` does not name; `CompensationFailed` when one raised, and
         `Busy` or `Conflict` when somebody else is at it.
         """
@@ -428,6 +439,11 @@ def _checkpoint_of(to: object) -> str:
     if not text:
         raise InvalidConfig("to is empty: name a checkpoint", what="to", value="''")
     return text
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    """What the calls of a function are recorded as."""
+    return getattr(function, "__name__", type(function).__name__)
 
 
 def _thread_or_global(thread_id: str) -> str:

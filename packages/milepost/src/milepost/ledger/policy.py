@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -163,6 +164,26 @@ def transactional(**options: Any) -> ToolPolicy:
 def unsafe(**options: Any) -> ToolPolicy:
     """Nothing is known: an unknown outcome needs `reconcile`, or a person. What undeclared tools are."""
     return _policy("unsafe", options)
+
+
+class Given:
+    """The classes that functions were given where they are performed: the last one of each function, by its name."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, dict[object, ToolPolicy]] = {}
+
+    def note(self, tool: str, function: Callable[..., Any], policy: ToolPolicy) -> None:
+        """`function`, which is recorded as `tool`, is performed under `policy`."""
+        while isinstance(function, functools.partial):
+            function = function.func
+        # A function within another one is made anew each time, from the same code.
+        self._of.setdefault(tool, {})[getattr(function, "__code__", type(function))] = policy
+
+    def of(self, tool: str, *, compensable: bool) -> ToolPolicy | None:
+        """The class of a call; None where there is none, or where it may be that of another function of this name."""
+        given = list(self._of.get(tool, {}).values())
+        alike = [policy for policy in given if (policy.compensate is not None) == compensable] or given
+        return alike[0] if len(alike) == 1 else None
 
 
 Declared: TypeAlias = ToolPolicy | Callable[[], ToolPolicy]

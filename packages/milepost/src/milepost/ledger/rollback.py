@@ -18,7 +18,7 @@ from milepost.ledger.basis import Plan
 from milepost.ledger.core import Core
 from milepost.ledger.errors import CallStopped, CompensationFailed, Irreversible
 from milepost.ledger.hands import Hands
-from milepost.ledger.policy import ToolPolicy, idempotent
+from milepost.ledger.policy import Given, ToolPolicy, idempotent
 from milepost.ledger.record import CallRecord
 from milepost.ledger.request import CallRequest
 from milepost.ledger.upkeep import Upkeep
@@ -28,8 +28,9 @@ from milepost.store import Chart
 UNDO: Final = "~undo"
 """The step under which a compensation is recorded. Steps of the user's do not begin so."""
 
-Action = Literal["compensate", "settle", "nothing", "irreversible"]
-"""What a rollback does about one call. "settle": what became of it has to be found out first."""
+Action = Literal["compensate", "settle", "nothing", "irreversible", "undeclared"]
+"""What a rollback does about one call. "settle": what became of it has to be found out first. "undeclared": it was made
+under a class that could undo it, and this ledger knows of none that can."""
 
 ROLLED_BACK: Final = "rollback"
 """The key of a fork's metadata that says to which checkpoint a rollback led."""
@@ -61,6 +62,8 @@ class Rollbacks:
     def __init__(self, core: Core, upkeep: Upkeep) -> None:
         self.core = core
         self._upkeep = upkeep
+        self.given = Given()
+        """The classes that came with calls, and are not in the ledger's table."""
 
     async def plan(self, hands: Hands, thread: str, to: str) -> tuple[Rollback, CheckpointTuple]:
         """What is to be done, and the checkpoint that is gone back to."""
@@ -95,7 +98,10 @@ class Rollbacks:
 
     def _policy(self, record: CallRecord) -> ToolPolicy:
         settings = self.core.settings
-        return settings.tools.get(record.tool, settings.default)
+        table = settings.tools.get(record.tool, settings.default)
+        # A tool of a message may have the name of a function.
+        given = self.given.of(record.tool, compensable=record.info.compensable) if record.info.call is None else None
+        return table if given is None or (given.compensate is None and table.compensate is not None) else given
 
     def _action(self, record: CallRecord, steps: _Steps) -> Action:
         policy = self._policy(record)
@@ -106,6 +112,8 @@ class Rollbacks:
         if not record.thread:
             # Another thread may have been answered from the record, and rest on the effect.
             return "irreversible"
+        if policy.compensate is None and record.info.compensable:
+            return "undeclared"
         if policy.compensate is None:
             return "settle" if record.state in ("started", "in_doubt") and policy.reconcile else "irreversible"
         if record.state == "started" or (record.state == "in_doubt" and policy.reconcile is not None):
@@ -117,8 +125,18 @@ class Rollbacks:
     ) -> Rollback:
         """See `milepost.ledger.Ledger.rollback`. To be called under the thread's lease."""
         plan, found = await self.plan(hands, thread, to)
-        stuck = [undo.record for undo in plan.calls if undo.action == "irreversible"]
-        if refused := [record for record in stuck if record.tool not in accept_irreversible]:
+        open_ = [undo for undo in plan.calls if undo.record.tool not in accept_irreversible]
+        if unknown := [undo.record for undo in open_ if undo.action == "undeclared"]:
+            tools = sorted({record.tool for record in unknown})
+            raise InvalidConfig(
+                f"{len(unknown)} calls of {', '.join(tools)} in thread {thread!r} were made under a class that can undo them, "
+                "and this ledger has not been told how: nothing was done. Name them, with their compensate=…, in the "
+                "ledger's tools=… (what was given to once or effect is known to that Ledger alone, by the function's "
+                "name if only one has it), or in accept_irreversible to let their effects stand.",
+                what="tools",
+                value=repr(tools),
+            )
+        if refused := [undo.record for undo in open_ if undo.action == "irreversible"]:
             tools = sorted({record.tool for record in refused})
             raise Irreversible(
                 f"{len(refused)} calls of {', '.join(tools)} in thread {thread!r} cannot be undone: nothing was done. Give "

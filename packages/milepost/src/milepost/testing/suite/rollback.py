@@ -159,6 +159,67 @@ class Rollbacks(Behaviours):
         assert await worker.do(wants("mail", call="m"), "twice") == "sent"
 
     @needs("ledger")
+    async def test_a_class_that_came_with_the_call(self, lab: Lab) -> None:
+        world, worker = World(), Worker(lab)
+        await Chain(lab.saver).put({"n": 1})
+
+        def ship(n: int) -> str:
+            return f"shipped {n}"
+
+        policy = world.policy(fingerprint=lambda given: {"n": given["args"][0]})
+        for n in (1, 2):
+            assert await worker.once(f"order {n}", ship, n, policy=policy, thread_id="thread") == f"shipped {n}"
+        # Another process has to be told.
+        other = Worker(lab, await lab.reopen())
+        plan = await other.rollback("0001", dry_run=True)
+        assert [undo.action for undo in plan.calls] == ["undeclared", "undeclared"]
+        with pytest.raises(InvalidConfig, match="has not been told how") as refused:
+            await other.rollback("0001")
+        assert (refused.value.what, world.undone) == ("tools", [])
+        other = Worker(lab, other.face, tools={"ship": policy})
+        assert [undo.action for undo in (await other.rollback("0001", dry_run=True)).calls] == ["compensate"] * 2
+        other = Worker(lab, other.face)
+        other.ledger.effect(key=str, policy=policy)(ship)
+        await other.rollback("0001")
+        assert world.undone == [(2, "shipped 2"), (1, "shipped 1")]
+
+    @needs("ledger")
+    async def test_effects_may_stay_that_nobody_says_how_to_undo(self, lab: Lab) -> None:
+        world = World()
+        await _history(lab, Worker(lab, tools={"charge": world.policy()}))
+        worker = Worker(lab)
+        with pytest.raises(InvalidConfig, match="charge"):
+            await worker.rollback("0003")
+        await worker.rollback("0003", accept_irreversible=["charge"])
+        assert await worker.states() == [("succeeded", 0, 0)] * 3
+
+    @needs("ledger")
+    async def test_two_functions_of_one_name(self, lab: Lab) -> None:
+        worlds, worker = (World(), World()), Worker(lab)
+        await Chain(lab.saver).put({"n": 1})
+
+        def by_land() -> Callable[[], str]:
+            def ship() -> str:
+                return "by land"
+
+            return ship
+
+        def ship() -> str:
+            return "by sea"
+
+        for number, function in enumerate((by_land(), by_land(), ship)):
+            # The first two are one function, that was made twice.
+            assert number != 2 or [undo.action for undo in (await worker.rollback("0001", dry_run=True)).calls] == [
+                "compensate",
+                "compensate",
+            ]
+            policy = worlds[number > 1].policy(fingerprint=lambda _: {"n": 1})
+            await worker.once(f"order {number}", function, policy=policy, thread_id="thread")
+        with pytest.raises(InvalidConfig, match="ship"):
+            await worker.rollback("0001")
+        assert worlds[0].undone + worlds[1].undone == []
+
+    @needs("ledger")
     async def test_what_other_threads_may_rest_on(self, lab: Lab) -> None:
         world = World()
         everywhere = world.policy(key=lambda arguments: f"number {arguments['n']}", scope="global")
