@@ -21,6 +21,7 @@ from milepost.ledger.call import Call, Replay, Run
 from milepost.ledger.errors import (
     BarrierTimeout,
     CallInDoubt,
+    CallPaused,
     CompensationPending,
     NotDurable,
     OrphanFound,
@@ -167,7 +168,7 @@ class Arrival(Basis):
         book = self.book
         record = book.open(row)
         if row.state in ("compensating", "compensation_failed"):
-            raise self.pause(CompensationPending, plan, record, "it is being undone, or could not be undone")
+            raise self._undoing(plan, record)
         if not _same(plan, record):
             return await self._mismatch(hands, store, plan, row, record, now)
         if row.state == "succeeded":
@@ -185,6 +186,13 @@ class Arrival(Basis):
             await self.expired(store, row, plan.fence)
             return None
         return await self._doubt(hands, store, plan, row, record, now)
+
+    def _undoing(self, plan: Plan, record: CallRecord) -> CallPaused:
+        why, way = "it is being undone", "Repeat Ledger.rollback"
+        if record.state == "compensation_failed":
+            why = "it could not be undone"
+            way += f", or say that it was undone by hand, Ledger.resolve({record.key!r}, applied(), …)"
+        return self.pause(CompensationPending, plan, record, why, (), f"{way}; then run the thread again.")
 
     async def _mismatch(
         self, hands: Hands, store: CallStore, plan: Plan, row: CallRow, record: CallRecord, now: float

@@ -59,7 +59,7 @@ class OverSaver(Protocol):
 
     def get_next_version(self, current: Any, channel: None) -> Any: ...
 
-    def lease(self, thread_id: str, *, wait: float | None = 0.0) -> ThreadLease: ...
+    def lease(self, thread_id: str, *, wait: float | None = 0.0, steal: bool | str = False) -> ThreadLease: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,16 +307,11 @@ class Basis:
         record: CallRecord | None,
         why: str,
         choices: tuple[str, ...] = ("applied", "not_applied"),
+        way: str = "",
         **more: Any,
     ) -> CallPaused:
-        """A pause at the call of `plan`, of which `record` was found."""
+        """A pause at the call of `plan`, of which `record` was found. `way`: what to do, where that is no answer."""
         id, key = pause_id(plan.home, plan.key), plan.key if record is None else record.key
-        if not choices:
-            way = "Run the thread again later."
-        elif "not_applied" in choices:
-            way = f"Settle it with Ledger.resolve({key!r}, …), then run the thread again."
-        else:
-            way = f"Resume the run with Command(resume={{{id!r}: {' or '.join(map(repr, choices))}}})."
         payload = {
             "kind": kind.__name__,
             "tool": plan.info.tool,
@@ -332,12 +327,21 @@ class Basis:
         }
         return kind(
             f"the call of {plan.info.tool!r} in thread {plan.request.thread!r} waits"
-            f"{' for a person' if choices else ''}: {why}. {way}",
+            f"{' for a person' if choices else ''}: {why}. {way or _way(id, key, choices)}",
             **facts(plan),
             **more,
             id=id,
             payload=payload,
         )
+
+
+def _way(id: str, key: str, choices: tuple[str, ...]) -> str:
+    """What to do about a pause."""
+    if not choices:
+        return "Run the thread again later."
+    if "not_applied" in choices:
+        return f"Settle it with Ledger.resolve({key!r}, …), then run the thread again."
+    return f"Resume the run with Command(resume={{{id!r}: {' or '.join(map(repr, choices))}}})."
 
 
 def _key_of(thread: str, info: CallInfo, message: str, call: str) -> str:

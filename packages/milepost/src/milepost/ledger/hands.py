@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from milepost.errors import InvalidConfig
 from milepost.sides import Side
@@ -18,16 +18,24 @@ def check_function(function: object, *, blocking: bool) -> None:
     """Raise `InvalidConfig` for what cannot be called so, before anything is recorded of it."""
     if not callable(function):
         raise InvalidConfig(f"{function!r:.200} is no function: there is nothing to perform", what="function")
-    if blocking and inspect.iscoroutinefunction(function):
+    if blocking and is_async(function):
         raise InvalidConfig(
             f"{function!r:.200} is async: perform it with the async method, or give a plain function", what="function"
         )
+
+
+def is_async(function: object) -> bool:
+    """Whether a function, or an object that can be called, is known to be async before it is."""
+    called = type(function).__call__ if callable(function) else None
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
 
 
 class Hands(Protocol):
     """A store in one flavour, how to wait in it, and how to call a function of the user's."""
 
     side: Side
+    blocking: ClassVar[bool]
+    """Functions that are async cannot be called."""
 
     async def sleep(self, seconds: float) -> None: ...
 
@@ -42,6 +50,8 @@ class Hands(Protocol):
 
 class BlockingHands:
     """For callers that block."""
+
+    blocking: ClassVar[bool] = True
 
     def __init__(self, side: Side) -> None:
         self.side = side
@@ -60,7 +70,7 @@ class BlockingHands:
             if inspect.iscoroutine(result):
                 result.close()
             raise InvalidConfig(
-                f"{function!r} is async, and was needed by a blocking call: use the async methods, or a plain function",
+                f"{result!r:.200} was returned to a blocking call: use the async methods, or a plain function",
                 what="function",
             )
         return result
@@ -68,6 +78,8 @@ class BlockingHands:
 
 class AsyncHands:
     """For callers in an event loop."""
+
+    blocking: ClassVar[bool] = False
 
     def __init__(self, side: Side) -> None:
         self.side = side

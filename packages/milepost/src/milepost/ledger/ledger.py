@@ -364,20 +364,22 @@ class Ledger:
         accept_irreversible: Collection[str] = (),
         by: str = "rollback",
         wait: float | None = 0.0,
+        steal: bool | str = False,
     ) -> Rollback:
         """Undo the effects of the calls that were begun from the checkpoint `to` or later, the last one first, and have
         the thread go on from there.
 
         `to` is a checkpoint id of the root namespace, or a config that has one. With `dry_run`, only tells what would be
-        done. Takes the thread's lease, waiting `wait` seconds for it; finds out what became of calls in doubt; calls
-        ``compensate(record, result)`` of each call's tool, recorded, so that a crash repeats it with the same
+        done. Takes the thread's lease, with `wait` and `steal` as in `Saver.lease`; finds out what became of calls in
+        doubt; calls ``compensate(record, result)`` of each call's tool, recorded, so that a crash repeats it with the same
         `current_call().key`; and when all are undone, puts a copy of the checkpoint on top of it. It can be repeated, and
         resumed after a crash. Calls of steps within a call are their tool's to undo. Calls of global scope that the thread
         began count as irreversible: other threads may rest on them. (Those of `once` outside of tools are not known to
         be the thread's.)
 
         Raises `InvalidConfig` for an unknown checkpoint, and, before anything is done, for calls whose class could undo
-        them where this ledger has not been told how (name them in `tools`); `Irreversible`, before anything is done, for calls of tools
+        them where this ledger has not been told how (name them in `tools`), or by functions that are async where this is not;
+        `Irreversible`, before anything is done, for calls of tools
         without `compensate` that `accept_irreversible` does not name; `CompensationFailed` when one raised, and
         `Busy` or `Conflict` when somebody else is at it.
         """
@@ -385,7 +387,7 @@ class Ledger:
         hands = self.core.blocking()
         if dry_run:
             return run(self._rollbacks.plan(hands, thread, checkpoint))[0]
-        with self.core.saver.lease(thread, wait=wait):
+        with self.core.saver.lease(thread, wait=wait, steal=steal):
             return run(self._rollbacks.run(hands, thread, checkpoint, accept_irreversible=accept_irreversible, by=by))
 
     async def arollback(
@@ -397,13 +399,14 @@ class Ledger:
         accept_irreversible: Collection[str] = (),
         by: str = "rollback",
         wait: float | None = 0.0,
+        steal: bool | str = False,
     ) -> Rollback:
         """`rollback`, async; compensations may be."""
         thread, checkpoint = check_thread(thread_id), _checkpoint_of(to)
         hands = self.core.asynchronous()
         if dry_run:
             return (await self._rollbacks.plan(hands, thread, checkpoint))[0]
-        async with self.core.saver.lease(thread, wait=wait):
+        async with self.core.saver.lease(thread, wait=wait, steal=steal):
             return await self._rollbacks.run(hands, thread, checkpoint, accept_irreversible=accept_irreversible, by=by)
 
     def resolve(

@@ -17,7 +17,7 @@ from milepost.errors import Conflict, InvalidConfig
 from milepost.ledger.basis import Plan
 from milepost.ledger.core import Core
 from milepost.ledger.errors import CallStopped, CompensationFailed, Irreversible
-from milepost.ledger.hands import Hands
+from milepost.ledger.hands import Hands, is_async
 from milepost.ledger.policy import Given, ToolPolicy, idempotent
 from milepost.ledger.record import CallRecord
 from milepost.ledger.request import CallRequest
@@ -146,11 +146,29 @@ class Rollbacks:
                 tools=tools,
                 keys=[record.key for record in refused],
             )
+        self._check(hands, plan)
         store = await self.core.store(hands)
         for undo in plan.calls:
             if undo.action in ("compensate", "settle"):
                 await self._undo(hands, store, undo.record, accept_irreversible, by)
         return replace(plan, fork=await self._fork(hands, plan, found))
+
+    def _check(self, hands: Hands, plan: Rollback) -> None:
+        """Raise `InvalidConfig`, before anything is done, for functions that cannot be called here."""
+        for undo in plan.calls:
+            policy = self._policy(undo.record)
+            needed = {
+                "compensate": policy.compensate if undo.action in ("compensate", "settle") else None,
+                "reconcile": policy.reconcile if undo.action == "settle" else None,
+            }
+            for what, function in needed.items():
+                if hands.blocking and is_async(function):
+                    raise InvalidConfig(
+                        f"the {what} function of {undo.record.tool!r} is async, and rollback blocks: nothing was done. Use "
+                        "arollback, or give a plain function",
+                        what=what,
+                        value=repr(undo.record.tool),
+                    )
 
     async def _undo(
         self, hands: Hands, store: CallStore, record: CallRecord, accept_irreversible: Collection[str], by: str

@@ -121,8 +121,9 @@ class Rollbacks(Behaviours):
         world.trouble[number] = Killed()
         with pytest.raises(Killed):
             await worker.rollback("0001")
-        with pytest.raises(CompensationPending):
+        with pytest.raises(CompensationPending, match=r"Repeat Ledger\.rollback; then") as pending:
             await worker.do(wants(call=f"c{number}", arguments={"n": number}))
+        assert pending.value.payload["choices"] == []
         worker = Worker(lab, await lab.reopen(), lease=0, tools={"charge": world.policy()})
         await worker.rollback("0001")
         assert [n for n, _ in world.undone] == [3, 2, 1]
@@ -142,8 +143,35 @@ class Rollbacks(Behaviours):
         assert [n for n, _ in world.undone] == [3]
         assert (await lab.saver.got(at("thread"))).checkpoint["id"] == "0003"
         assert [record.state for record in await worker.pending()] == ["compensation_failed", "in_doubt"]
+        with pytest.raises(CompensationPending, match=r"Repeat Ledger.rollback, or .* Ledger.resolve\("):
+            await worker.do(wants(call="c2", arguments={"n": 2}))
         await worker.rollback("0001")
         assert [n for n, _ in world.undone] == [3, 2, 1]
+
+    @needs("ledger")
+    @pytest.mark.parametrize("what", ["compensate", "reconcile"])
+    async def test_a_function_that_is_async(self, lab: Lab, what: str) -> None:
+        given: dict[str, Any] = {"compensate": lambda *_: None, "reconcile": lambda _: applied("paid")}
+
+        class Function:
+            """An object that can be called, and whose calls have to be awaited."""
+
+            async def __call__(self, *arguments: Any) -> Any:
+                return given[what](*arguments)
+
+        tools = {"charge": quick(unsafe, **{**given, what: Function()})}
+        worker = Worker(lab, lease=0, tools=tools, on_unsettled="ignore")
+        await Chain(lab.saver).put({"n": 1})
+        await worker.run(wants(arguments={"n": 1}, checkpoints=(("", "0001"),)))
+        states = await worker.states()
+        if lab.flavour == "blocking":
+            with pytest.raises(InvalidConfig, match=f"{what} function of 'charge' is async") as refused:
+                await worker.rollback("0001")
+            assert refused.value.what == what
+            assert await worker.states() == states
+        else:
+            await worker.rollback("0001")
+            assert ("compensated", 0, 0) in await worker.states()
 
     @needs("ledger")
     async def test_what_cannot_be_undone(self, lab: Lab) -> None:
@@ -301,8 +329,10 @@ class Rollbacks(Behaviours):
         worker = Worker(lab, tools={"charge": World().policy()})
         await _history(lab, worker)
         async with lab.open().lease("thread"):
-            with pytest.raises(Busy):
-                await Worker(lab, lab.open()).rollback("0001")
+            with pytest.raises(Busy) as busy:
+                await Worker(lab, lab.open()).rollback("0001", steal="somebody else")
+            other = Worker(lab, lab.open(), tools={"charge": World().policy()})
+            await other.rollback("0002", steal=busy.value.owner)
         with pytest.raises(InvalidConfig, match="no checkpoint"):
             await worker.rollback("nothing")
 
