@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from contextvars import Context, copy_context
+import threading
+from contextvars import copy_context
 from typing import Any
 
 import pytest
@@ -50,23 +51,32 @@ class Driving(Behaviours):
     async def test_what_a_former_owner_was_refused_is_nothing_to_his_successor(self, lab: Lab) -> None:
         chain = Chain(lab.saver)
         await chain.put({"x": 1})
-        taken, refused = asyncio.Event(), asyncio.Event()
+        held, taken, refused = (threading.Event() for _ in range(3))
 
-        async def succeed() -> None:
+        async def until(event: threading.Event) -> None:
+            while not event.is_set():
+                await lab.idle()
+
+        async def former() -> None:
+            try:
+                async with lab.saver.lease("thread"):
+                    held.set()
+                    await until(taken)
+                    with pytest.raises(LeaseLost):
+                        await chain.writes(("x", 1))
+                    with pytest.raises(LeaseLost):
+                        await lab.saver.put(chain.at(), checkpoint("0009", {"x": 9}))
+            finally:
+                refused.set()
+
+        async def successor() -> None:
+            await until(held)
             async with lab.saver.lease("thread", steal=True):
                 taken.set()
-                await refused.wait()
+                await until(refused)
                 await chain.put({"x": 2})
 
-        async with lab.saver.lease("thread"):
-            successor = asyncio.create_task(succeed(), context=Context())
-            await taken.wait()
-            with pytest.raises(LeaseLost):
-                await chain.writes(("x", 1))
-            with pytest.raises(LeaseLost):
-                await lab.saver.put(chain.at(), checkpoint("0009", {"x": 9}))
-            refused.set()
-            await successor
+        await lab.together(former, successor)
         assert await chain.ids() == ["0002", "0001"]
 
     async def test_busy_says_who_and_since_when(self, lab: Lab) -> None:
