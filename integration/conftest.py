@@ -11,6 +11,7 @@ import pytest
 from driving import DURABILITIES, FLAVOURS, Durability, Flavour
 from milepost.saver import Saver
 from one_flavour import spare
+from reading import READERS, Reader
 from stores import STORES, url_of
 
 # Servers on which the suite shows what is particular to them. Both flavours are tried on `TestOtherRedis` and
@@ -80,4 +81,11 @@ def flavour(request: pytest.FixtureRequest) -> Flavour:
 def durability(request: pytest.FixtureRequest) -> Durability:
     """When LangGraph waits for the saver. Tests that need a checkpoint of each step leave out "exit"."""
     found: Durability = request.param
+    return found
+
+
+@pytest.fixture(params=READERS, ids=lambda reader: type(reader).__name__.lower())
+def reader(request: pytest.FixtureRequest) -> Reader:
+    """Who reads a stream, and where."""
+    found: Reader = request.param
     return found

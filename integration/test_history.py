@@ -64,7 +64,6 @@ async def test_the_history_is_the_memory_savers(saver: Saver, flavour: Flavour, 
         assert await flavour.state(ours, one.config) == one
 
 
-@pytest.mark.parametrize("durability", STEPWISE)
 async def test_forks_of_one_checkpoint_keep_apart(saver: Saver, flavour: Flavour, durability: Durability) -> None:
     graph = _graph(saver)
     await _talk(flavour, graph, 2, durability)
@@ -91,14 +90,16 @@ async def test_forks_of_one_checkpoint_keep_apart(saver: Saver, flavour: Flavour
         assert await flavour.state(graph, one.config) == one
 
 
-async def test_replaying_from_a_checkpoint_runs_the_steps_after_it(saver: Saver, flavour: Flavour) -> None:
+async def test_replaying_from_a_checkpoint_runs_the_steps_after_it(
+    saver: Saver, flavour: Flavour, durability: Durability
+) -> None:
     ours, theirs = _graph(saver), _graph(InMemorySaver())
     results = []
     for graph in (ours, theirs):
         await _talk(flavour, graph, 2)
         history = await flavour.history(graph, ONE)
         before_the_check = next(one for one in history if one.next == ("check",))
-        results.append(await flavour.invoke(graph, None, before_the_check.config))
+        results.append(await flavour.invoke(graph, None, before_the_check.config, durability=durability))
     assert results[0] == results[1]
     assert results[0]["total"] == 22
     assert _shape(await flavour.history(ours, ONE)) == _shape(await flavour.history(theirs, ONE))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import operator
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import Context, ContextVar, copy_context
+from contextvars import ContextVar, copy_context
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import milepost
 import pytest
@@ -20,10 +20,10 @@ from langgraph.graph import START
 from milepost.errors import LeaseLost
 from milepost.saver import Saver
 from milepost.tools import CallSuperseded, Ledger, current_call, unsafe
+from reading import Reader, Threads, rest
 from stores import url_of
 from typing_extensions import TypedDict
 
-END = "the end"
 IN: dict[str, Any] = {"items": ["in"]}
 
 
@@ -44,61 +44,6 @@ def _says(what: str) -> Callable[[State], dict[str, Any]]:
     return lambda _: {"items": [what]}
 
 
-class Reader(Protocol):
-    """Reads and closes streams, each time from a context that knows of nothing."""
-
-    def open(self, graph: Graph, config: Any, **options: Any) -> Any: ...
-    async def next(self, parts: Any) -> Any: ...
-    async def close(self, parts: Any) -> None: ...
-
-
-class Threads:
-    """Of a blocking stream, the parts are asked for in threads."""
-
-    def open(self, graph: Graph, config: Any, **options: Any) -> Any:
-        return graph.stream(IN, config, stream_mode="updates", **options)
-
-    async def next(self, parts: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(None, Context().run, lambda: next(parts, END))
-
-    async def close(self, parts: Any) -> None:
-        await asyncio.get_running_loop().run_in_executor(None, Context().run, parts.close)
-
-
-class Tasks:
-    """Of an async stream, they are asked for in tasks."""
-
-    def open(self, graph: Graph, config: Any, **options: Any) -> Any:
-        return graph.astream(IN, config, stream_mode="updates", **options)
-
-    async def next(self, parts: Any) -> Any:
-        async def ask() -> Any:
-            return await anext(parts, END)
-
-        return await _elsewhere(ask())
-
-    async def close(self, parts: Any) -> None:
-        await _elsewhere(parts.aclose())
-
-
-async def _elsewhere(work: Coroutine[Any, Any, Any]) -> Any:
-    return await asyncio.get_running_loop().create_task(work, context=Context())
-
-
-async def _rest(reader: Reader, parts: Any) -> list[Any]:
-    found: list[Any] = []
-    while (part := await reader.next(parts)) != END:
-        found.append(part)
-    return found
-
-
-@pytest.fixture(params=[Threads(), Tasks()], ids=["threads", "tasks"])
-def reader(request: pytest.FixtureRequest) -> Reader:
-    """Who reads."""
-    found: Reader = request.param
-    return found
-
-
 def _alone(work: Callable[[], Any]) -> Any:
     """What `work` returns where nobody's lease is known."""
     with ThreadPoolExecutor(1) as pool:
@@ -114,12 +59,12 @@ async def test_what_is_read_elsewhere_is_written_under_the_lease(
         with saver.lease("t", steal=True):
             plain.invoke({"items": ["successor's"]}, thread("t"))
 
-    parts = reader.open(milepost.exclusive(plain, saver), thread("t"), durability=durability)
+    parts = reader.open(milepost.exclusive(plain, saver), IN, thread("t"), durability=durability)
     assert await reader.next(parts) == {"a": {"items": ["a"]}}
     await asyncio.to_thread(_alone, succeed)
     after = await plain.aget_state(thread("t"))
     with pytest.raises(LeaseLost):
-        await _rest(reader, parts)
+        await rest(reader, parts)
     assert await plain.aget_state(thread("t")) == after
     assert after.values["items"][-4:] == ["successor's", "a", "b", "c"]
 
@@ -132,11 +77,11 @@ async def test_the_whole_of_it_is_one_run(saver: Saver, reader: Reader) -> None:
         return {"items": ["again"]}
 
     graph = milepost.exclusive(_chain(saver, a=_says("a"), again=again), saver)
-    parts = reader.open(graph, thread("t"))
+    parts = reader.open(graph, IN, thread("t"))
     await reader.next(parts)
     with pytest.raises(milepost.Busy):
         await graph.ainvoke(IN, thread("t"))
-    assert await _rest(reader, parts) == [{"again": {"items": ["again"]}}]
+    assert await rest(reader, parts) == [{"again": {"items": ["again"]}}]
     async with saver.lease("t") as lease:
         assert lease.tries == 0
 
@@ -155,10 +100,10 @@ async def test_an_effect_in_a_later_part_is_not_begun_by_who_lost_the_thread(sav
         pay()
         return {"items": ["paid"]}
 
-    parts = reader.open(milepost.exclusive(_chain(saver, a=_says("a"), pay=effect), saver), thread("t"))
+    parts = reader.open(milepost.exclusive(_chain(saver, a=_says("a"), pay=effect), saver), IN, thread("t"))
     await reader.next(parts)
     with pytest.raises(CallSuperseded):
-        await _rest(reader, parts)
+        await rest(reader, parts)
     assert not done
     await asyncio.to_thread(_alone, lambda: thief.__exit__(None, None, None))
 
@@ -166,7 +111,7 @@ async def test_an_effect_in_a_later_part_is_not_begun_by_who_lost_the_thread(sav
 async def test_who_closes_it_elsewhere_gives_the_lease_back_and_leaves_nothing(saver: Saver, reader: Reader) -> None:
     graph = _chain(saver, a=_says("a"), b=_says("b"))
     before = copy_context()
-    parts = reader.open(milepost.exclusive(graph, saver), thread("t"))
+    parts = reader.open(milepost.exclusive(graph, saver), IN, thread("t"))
     part = next(parts) if isinstance(reader, Threads) else await anext(parts)
     assert part == {"a": {"items": ["a"]}}
     assert {name: value for name, value in copy_context().items() if name.name.startswith("milepost")} == {

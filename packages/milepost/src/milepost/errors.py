@@ -49,7 +49,8 @@ class Unavailable(MilepostError):
 class Conflict(MilepostError):
     """The thread changed under an operation that needed it to stand still. Nothing was written.
 
-    Facts: ``thread``, and ``expected`` and ``found`` where they are known.
+    Facts: ``thread``, and ``expected`` and ``found`` where they are known: of a guarded put the id of its parent (None when
+    it has none, as the first of a run that did not find the thread) and that of the thread's latest checkpoint.
     """
 
 

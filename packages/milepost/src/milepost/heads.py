@@ -8,14 +8,29 @@ from contextvars import ContextVar
 from typing import Final
 
 from milepost.places import Place
+from milepost.runs import Run
 
 _STEPS: Final = ("input", "loop")
 """Sources of the checkpoints that a run puts. Others are put on any checkpoint on purpose: updates, forks, and what is
 put by hand."""
+FORK: Final = "fork"
+"""The source of what is put on a checkpoint on purpose, whatever its metadata says."""
 _MOST: Final = 1024
 
-_asked: ContextVar[tuple[object, Place] | None] = ContextVar("milepost_asked", default=None)
 _begins: ContextVar[tuple[object, Place] | None] = ContextVar("milepost_begins", default=None)
+
+
+class Named(str):
+    """The id of a checkpoint that was asked for by it, in the config that is answered.
+
+    LangGraph puts a run's first checkpoint on the config that it was given: whoever puts on one of these goes on from
+    that checkpoint on purpose. A copy is a string as any other.
+    """
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        return str, (str(self),)
 
 
 class Heads:
@@ -29,22 +44,18 @@ class Heads:
         """In a forked process: who held the lock is not there."""
         self._lock = threading.Lock()
 
-    def asked(self, place: Place) -> None:
-        """A checkpoint was asked for: what this code, and what it starts, puts on one that it asked for by its id is a
-        fork on purpose, until it asks for the latest one of that namespace: then it goes on from there."""
-        before = _asked.get()
-        if place.id is not None:
-            _asked.set((self, place))
-        elif before is not None and before[0] is self and before[1][:2] == place[:2]:
-            _asked.set(None)
+    def nothing(self, place: Place, run: Run | None) -> None:
+        """A thread was asked for and is not there: `run` is its first, or else one that this code starts now."""
+        if run is not None:
+            run.first = True
+        else:
+            _begins.set((self, place))
 
-    def nothing(self, place: Place) -> None:
-        """A thread was asked for and is not there: a run that this code starts now is its first."""
-        _begins.set((self, place))
-
-    def begun(self, place: Place) -> None:
-        """A checkpoint without a parent was put: what this code puts on none again is on purpose."""
-        if _begins.get() == (self, place):
+    def begun(self, place: Place, run: Run | None) -> None:
+        """A checkpoint without a parent was put: what the same run, or this code, puts on none again is on purpose."""
+        if run is not None:
+            run.first = False
+        elif _begins.get() == (self, place):
             _begins.set(None)
 
     def passed_over(self, place: Place, id: str) -> None:
@@ -56,15 +67,20 @@ class Heads:
             while len(self._damaged) > _MOST:
                 self._damaged.popitem(last=False)
 
-    def wanted(self, place: Place, source: object) -> tuple[str, ...] | None:
+    def wanted(self, place: Place, source: object, run: Run | None) -> tuple[str, ...] | None:
         """The ids one of which must be the thread's latest for a put on `place`; None when it is not guarded.
 
         Guarded are the steps of runs in the root namespace: those of subgraphs are steps of a root run, too. What has
         no parent is such a step only where the thread was looked for, as a run does first, and not found.
         """
-        if place.ns or source not in _STEPS or _asked.get() == (self, place):
+        if place.ns:
             return None
-        if place.id is None and _begins.get() != (self, place):
-            return None
-        own = () if place.id is None else (place.id,)
-        return (*own, *self._damaged.get((place.thread, place.ns), ()))
+        if place.id is None:
+            first = _begins.get() == (self, place) if run is None else run.first
+            # A run that is stored at its end alone puts a checkpoint without a source first, where it has delta channels.
+            step = source in _STEPS or (source is None and run is not None)
+            return self._passed_over(place) if first and step else None
+        return (place.id, *self._passed_over(place)) if source in _STEPS else None
+
+    def _passed_over(self, place: Place) -> tuple[str, ...]:
+        return tuple(self._damaged.get((place.thread, place.ns), ()))

@@ -26,6 +26,7 @@ from milepost.codec.shelf import Shelf
 from milepost.collector import unhurried
 from milepost.equality import matches
 from milepost.errors import Conflict, Corrupt, InvalidConfig, MilepostError, ThreadDeleted, Unserializable
+from milepost.heads import Named
 from milepost.history import Walk, write_order
 from milepost.lease import fence_for
 from milepost.migrating import Migrated, Migrator, Mode
@@ -111,12 +112,15 @@ class Operations:
         self, side: Side, place: Place, above: Mapping[str, str] | None = None, run: Run | None = None
     ) -> CheckpointTuple | None:
         """See `milepost.saver.Saver.get_tuple`."""
-        if self.shared.heads is not None:
-            self.shared.heads.asked(place)
+        heads = self.shared.heads
         read = await self._read(side, place, above)
         if read is None:
+            if heads is not None and place.id is None:
+                heads.nothing(place, run)
             return None
         found, image = read
+        if heads is not None and place.id is not None:
+            found = found._replace(config=place.config(Named(place.id)))
         if run is not None:
             run.has(found.checkpoint["id"])
         if self.upgrader is None or image is None:
@@ -190,8 +194,6 @@ class Operations:
                     if event:
                         event.bytes = len(snapshot.row.header) + sum(len(pack.data) for pack in packs)
                     return found, image
-            if heads is not None and place.id is None:
-                heads.nothing(place)
             return None
 
     async def _older(self, store: Store, snapshot: Snapshot) -> Loaded | None:
@@ -368,7 +370,7 @@ class Operations:
                     boundary.put_on(key)
             rests = draft.ancestors if place.id is None else (place.id, *draft.ancestors)
             shared.pending.refuse_the_late(place.thread, draft.id, rests)
-            heads = None if shared.heads is None else shared.heads.wanted(place, source)
+            heads = None if shared.heads is None else shared.heads.wanted(place, source, run)
             if draft.lost:
                 self._drifted(place.thread, _lost(draft))
             placed = codec.place(draft)
@@ -393,7 +395,7 @@ class Operations:
             codec.learn(placed, answer.generation)
             shared.pending.stored(place.thread, draft.id)
             if shared.heads is not None and place.id is None:
-                shared.heads.begun(place)
+                shared.heads.begun(place, run)
             if boundary := shared.boundary:
                 boundary.committed((place.thread, place.ns, placed.row.id))
             if growth := shared.growth:

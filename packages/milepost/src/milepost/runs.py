@@ -36,6 +36,8 @@ class Run:
         self.thread = thread
         self.cut: str | None = None
         """The checkpoint whose put was refused because its thread was deleted."""
+        self.first = False
+        """It has looked for its thread, which was not there, and has put nothing yet."""
         self._lock = threading.Lock()
         self._known: OrderedDict[str, None] = OrderedDict()
         self._open: dict[Spot, set[str]] = {}

@@ -26,6 +26,7 @@ from milepost.codec.values import Serializer
 from milepost.equality import matches
 from milepost.errors import InvalidConfig
 from milepost.flavour import run
+from milepost.heads import FORK, Named
 from milepost.keeping import Keeping
 from milepost.lease import ThreadLease, terms_of
 from milepost.observe import Listener
@@ -524,7 +525,9 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
         if spaces is not None and (named := spaces.named(place.ns)):
             merged = cast("CheckpointMetadata", {**merged, NAMED: named})
         draft = codec.draft(place.thread, ns, id, place.id, checkpoint, merged, new_versions, stamp, known)
-        return place, draft, metadata.get("source"), self._shared.runs.of(place, config["configurable"])
+        inner = config["configurable"]
+        source = FORK if isinstance(inner.get("checkpoint_id"), Named) else metadata.get("source")
+        return place, draft, source, self._shared.runs.of(place, inner)
 
     def _draft_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
+from langchain_core.runnables import RunnableConfig
 
 from milepost.errors import Conflict, ThreadDeleted, Unavailable
 from milepost.testing.chain import Chain, at, checkpoint
@@ -86,15 +90,25 @@ class HeadGuard(Behaviours):
         assert len(await sub.ids()) == 3
 
     async def test_what_is_read_by_its_id_is_gone_on_from(self, lab: Lab) -> None:
+        """By whoever puts on the config that was answered, wherever, and whatever else was asked for meanwhile."""
         chain = Chain(lab.open(guard="head"))
         for number in range(3):
             await chain.put({"x": number})
-        await chain.saver.got(chain.at("0001"))
-        await chain.saver.get(at("another thread"))
-        await chain.put({"x": "a fork"}, id="0101", parent="0001")
-        await chain.put({"x": "goes on"}, id="0102")
-        with pytest.raises(Conflict):
-            await chain.put({"x": "late"}, id="0103", parent="0002")
+        found = await chain.saver.got(chain.at("0001"))
+        assert found.config == chain.at("0001")
+        assert (await chain.saver.got(chain.latest)).config == chain.at("0003")
+
+        async def fork(id: str, config: RunnableConfig) -> RunnableConfig:
+            return await chain.saver.put(config, checkpoint(id, {"x": "a fork"}), {"source": "loop"})
+
+        [child] = await lab.together(lambda: fork("0101", found.config))
+        await fork("0102", found.config)
+        with pytest.raises(Conflict) as caught:
+            await fork("0103", child)
+        assert (caught.value.expected, caught.value.found) == ("0101", "0102")
+        for copied in (chain.at("0001"), copy.deepcopy(found.config), pickle.loads(pickle.dumps(found.config))):  # noqa: S301  # our own
+            with pytest.raises(Conflict):
+                await fork("0103", copied)
         assert await chain.ids() == ["0102", "0101", "0003", "0002", "0001"]
 
     async def test_who_asks_for_the_latest_goes_on_from_there(self, lab: Lab) -> None:
@@ -102,10 +116,10 @@ class HeadGuard(Behaviours):
         chain = Chain(lab.open(guard="head"))
         await chain.put({"x": 1})
         await chain.saver.got(chain.at("0001"))
-        await chain.saver.got(chain.latest)
+        found = await chain.saver.got(chain.latest)
         await Chain(lab.saver).put({"x": "of another run"}, id="0002", parent="0001")
         with pytest.raises(Conflict) as caught:
-            await chain.put({"x": "of this run"}, id="0003")
+            await chain.saver.put(found.config, checkpoint("0003", {"x": "of this run"}), {"source": "loop"})
         assert (caught.value.expected, caught.value.found) == ("0001", "0002")
         assert await chain.ids() == ["0002", "0001"]
 
