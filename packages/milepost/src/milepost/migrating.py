@@ -285,7 +285,7 @@ class Migrator:
                 decoded = [None if one is None else decode(one) for one in stamps]
                 first = decoded[0]
                 versions[(first.name, first.version) if first else (None, None)] += 1
-                if schema and any(_differs(schema, one) for one in decoded):
+                if schema and any(self._differs(schema, ns, one) for one in decoded):
                     stale.append(row)
                 elif schema:
                     self._upgrader.check(schema, run.thread, row)
@@ -295,6 +295,17 @@ class Migrator:
         if run.stored is None:
             run.stored = versions
         return stale
+
+    def _differs(self, schema: Schema, ns: str, found: Stamp | None) -> bool:
+        """Whether a stamp says anything else than `schema`, of namespace `ns`, or than those of subgraphs that something is
+        sent to: then what it is on is rewritten, if that can be."""
+        if found is None:
+            return True
+        as_it_is = found.since <= schema.version < found.version and not schema.downgrades
+        if (found.name, found.version) != (schema.name, schema.version):
+            return not as_it_is
+        below = ((self._upgrader.below(ns, node), stamp) for node, stamp in found.below.items())
+        return any(child is not None and self._differs(child, "", decode(stamp)) for child, stamp in below)
 
     def _stamps(self, thread: str, row: CheckpointRow, writes: Iterable[WriteRow]) -> list[bytes | None]:
         """Those of a checkpoint and of its pending writes. Raises `Corrupt`."""
@@ -405,15 +416,16 @@ class Migrator:
         checkpoint: Any = image.checkpoint
         metadata: Any = image.metadata
         # Where nobody has declared a schema, what is there keeps the stamps that it has.
-        stamp = schema.stamp if schema else codec.header(thread, row).stamp
+        stamp = self._upgrader.stamp(ns, image.values) if schema else codec.header(thread, row).stamp
         draft = codec.draft(thread, ns, row.id, None, checkpoint, metadata, {}, stamp)
         placed = codec.place(draft)
         codec.learn(placed, snapshot.generation)
         packs = list(placed.packs)
         written: list[WriteRow] = []
         for write in image.writes:
-            stamp = schema.write_stamp if schema else write.stamp
-            drafts = codec.draft_writes(thread, [(write.channel, write.value)], write.task, write.path, stamp)
+            written_now = [(write.channel, write.value)]
+            stamp = self._upgrader.write_stamp(ns, written_now) if schema else write.stamp
+            drafts = codec.draft_writes(thread, written_now, write.task, write.path, stamp)
             drafts[0].idx = write.idx
             some = codec.place_writes(thread, ns, row.id, drafts)
             codec.learn_writes(some, [True], snapshot.generation)
@@ -496,14 +508,6 @@ class Migrator:
             return False
         serde = self._codec.serde
         return serde.dumps_typed(one) == serde.dumps_typed(other)
-
-
-def _differs(schema: Schema, found: Stamp | None) -> bool:
-    """Whether a stamp says anything else than the schema's own: then what it is on is rewritten, if that can be."""
-    if found is None:
-        return True
-    as_it_is = found.since <= schema.version < found.version and not schema.downgrades
-    return (found.name, found.version) != (schema.name, schema.version) and not as_it_is
 
 
 def _heads(rows: Iterable[CheckpointRow]) -> set[Place]:

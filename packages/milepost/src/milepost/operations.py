@@ -217,7 +217,7 @@ class Operations:
         schema = self.upgrader.schema(ns) if self.upgrader else None
         image: Image | None = None
         try:
-            if self.upgrader and (schema or self.shared.spaces is not None):
+            if self.upgrader and (schema or self.upgrader.nested or self.shared.spaces is not None):
                 names = () if self.shared.spaces is None else self.shared.spaces.names(thread, ns)
                 image, upgraded = (
                     self.upgrader.read(schema, snapshot, header, shelf, names)

@@ -518,8 +518,10 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
         place, id = place_of(config), check_checkpoint(checkpoint)
         check_dict(new_versions, "new_versions")
         codec, merged = self._ops.codec, full_metadata(config, metadata)
-        schema = self._schema(place.ns)
-        stamp, known = (None, None) if schema is None else (schema.stamp, schema.shape.channels)
+        schemas = self._shared.schemas
+        schema = None if schemas is None else schemas.of(place.ns)
+        known = None if schema is None else schema.shape.channels
+        stamp = None if schemas is None else schemas.stamp(place.ns, checkpoint["channel_values"])
         spaces = self._shared.spaces
         ns = place.ns if spaces is None else spaces.known(place.thread, place.ns)
         if spaces is not None and (named := spaces.named(place.ns)):
@@ -541,8 +543,8 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
             )
         task, path = check_id(task_id, "task_id"), check_id(task_path, "task_path")
         named = check_writes(writes)
-        schema = self._schema(place.ns)
-        stamp = None if schema is None else schema.write_stamp
+        schemas = self._shared.schemas
+        stamp = None if schemas is None else schemas.write_stamp(place.ns, named)
         drafts = self._ops.codec.draft_writes(place.thread, named, task, path, stamp)
         return place, drafts, self._shared.runs.of(place, config["configurable"])
 
@@ -550,10 +552,6 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
         """The checkpoints that called the subgraph of `config`, by namespace, where that matters."""
         found = None if self._shared.spaces is None else configurable(config).get("checkpoint_map")
         return found if isinstance(found, Mapping) else None
-
-    def _schema(self, ns: str) -> Schema | None:
-        schemas = self._shared.schemas
-        return None if schemas is None else schemas.of(ns)
 
 
 def _status(status: Status | None) -> Status | None:

@@ -19,7 +19,9 @@ from milepost.schema.changes import PLUMBING, Change, NotDeclared
 from milepost.schema.image import BRANCH, CONTROL, INTERRUPT, JOIN, RESUME, SOURCE, START, TASKS, Image, Write
 from milepost.schema.questions import Below, Ids, merged, question_ids
 from milepost.schema.schema import Schema, Schemas, Step, Verdict, Where, classes_of, current_name, settled
+from milepost.schema.sends import sealed, steps_below, unseal
 from milepost.schema.spaces import Read, names_of, respaced
+from milepost.schema.stamps import decode
 from milepost.store import CheckpointRow, Snapshot, WriteRow
 
 _AS_IT_IS: Final = Verdict(0)
@@ -43,6 +45,17 @@ class Found(NamedTuple):
     channel: str
     layout: Layout
     verdict: Verdict
+    stamp: bytes | None
+
+
+class _Source(NamedTuple):
+    """What values come from: a checkpoint, or a pending write."""
+
+    ns: str
+    """Of now."""
+    where: Where
+    verdict: Verdict
+    stamp: bytes | None
 
 
 class Seed(NamedTuple):
@@ -67,6 +80,23 @@ class Upgrader:
     def schema(self, ns: str) -> Schema | None:
         """That of a namespace, or None."""
         return self._schemas.of(ns)
+
+    @property
+    def nested(self) -> bool:
+        """Whether any subgraph has a schema."""
+        return self._schemas.nested
+
+    def below(self, ns: str, node: str) -> Schema | None:
+        """That of the subgraph in a node, or None."""
+        return self._schemas.below(ns, node)
+
+    def stamp(self, ns: str, values: Mapping[str, Any]) -> bytes | None:
+        """See `milepost.schema.schema.Schemas.stamp`."""
+        return self._schemas.stamp(ns, values)
+
+    def write_stamp(self, ns: str, writes: Iterable[tuple[str, Any]]) -> bytes | None:
+        """See `milepost.schema.schema.Schemas.write_stamp`."""
+        return self._schemas.write_stamp(ns, writes)
 
     @property
     def renames_nodes(self) -> bool:
@@ -138,13 +168,15 @@ class Upgrader:
         # What a task has sent tells which one it is, so that the writes of every version have to do with it.
         several = _changes(verdict, *(found.verdict for found in located))
         stays = partial(self._stays, several) if keep else _none_stay
-        checkpoint = {**header.checkpoint, "channel_values": self._values(thread, header, verdict, shelf, stays)}
+        ns = names[-1] if names else row.ns
+        source = _Source(ns, where, verdict, header.stamp)
+        checkpoint = {**header.checkpoint, "channel_values": self._values(source, header, shelf, stays)}
         image = Image(thread, row.ns, row.id, checkpoint, header.metadata, version=verdict.version)
         writes: dict[int, list[Write]] = {}
         for found in located:
             write, version = found.row, found.verdict.version
             kept = stays(found.verdict, found.channel)
-            value = Kept(found.layout) if kept else self.value(thread, found, shelf)
+            value = Kept(found.layout) if kept else self.value(where, found, shelf, ns)
             writes.setdefault(version, []).append(
                 Write(write.task, write.idx, write.path, found.channel, value, version)
             )
@@ -157,9 +189,10 @@ class Upgrader:
             schema.upgrade(image, verdict, writes, names)
         else:
             image.writes = settled(gathered(image, [write for some in writes.values() for write in some], names))
+        resent = unseal(self._schemas, ns, image, stamped=True)
         schema.check_nodes(image)
         image.writes.sort(key=lambda write: writes_sort_key(write.path, write.task, write.idx))
-        return image, changed
+        return image, changed or resent
 
     def plain(
         self, snapshot: Snapshot, header: Header, shelf: Shelf, names: Sequence[str] = (), *, keep: bool = False
@@ -168,14 +201,16 @@ class Upgrader:
         thread, row, codec = snapshot.thread, snapshot.row, self._codec
         image = Image(thread, row.ns, row.id, {**header.checkpoint}, header.metadata)
         stays = partial(self._stays, ()) if keep else _none_stay
-        image.checkpoint["channel_values"] = self._values(thread, header, _AS_IT_IS, shelf, stays)
+        source = _Source(names[-1] if names else row.ns, Where(thread, row.ns, row.id), _AS_IT_IS, None)
+        image.checkpoint["channel_values"] = self._values(source, header, shelf, stays)
         for write in snapshot.writes:
             layout, stamp = codec.write_layout(thread, row.ns, row.id, write)
             channel = channel_name(write.channel)
             kept = stays(_AS_IT_IS, channel)
-            value = Kept(layout) if kept else codec.value(thread, channel, layout, shelf)
+            value = Kept(layout) if kept else self._value(source, channel, layout, shelf)
             image.writes.append(Write(write.task, write.idx, write.path, channel, value, stamp=stamp))
         image.writes = settled(gathered(image, image.writes, names))
+        unseal(self._schemas, source.ns, image, stamped=False)
         image.writes.sort(key=lambda write: writes_sort_key(write.path, write.task, write.idx))
         return image
 
@@ -194,13 +229,14 @@ class Upgrader:
         """The pending writes of a checkpoint, with what their stamps mean."""
         for row in snapshot.writes:
             layout, stamp = self._codec.write_layout(snapshot.thread, where.ns, where.id, row)
-            yield Found(row, channel_name(row.channel), layout, schema.judge(stamp, where))
+            yield Found(row, channel_name(row.channel), layout, schema.judge(stamp, where), stamp)
 
-    def value(self, thread: str, found: Found, shelf: Shelf) -> Any:
-        """The value of a write as it is stored; None where an upgrade drops it unread."""
+    def value(self, where: Where, found: Found, shelf: Shelf, ns: str | None = None) -> Any:
+        """The value of a write as it is stored; None where an upgrade drops it unread. `ns` is the namespace of now."""
         if _unread(found.verdict, found.channel):
             return None
-        return self._view(found.verdict).value(thread, found.channel, found.layout, shelf)
+        source = _Source(where.ns if ns is None else ns, where, found.verdict, found.stamp)
+        return self._value(source, found.channel, found.layout, shelf)
 
     def names(self, schema: Schema, channels: Iterable[str]) -> set[str]:
         """Every name under which delta channels may be stored."""
@@ -213,7 +249,7 @@ class Upgrader:
         where = Where(snapshot.thread, snapshot.row.ns, snapshot.row.id)
         for found in sorted(self.located(schema, snapshot, where), key=_order, reverse=True):
             if current_name(found.verdict, found.channel) in sought:
-                value = self.value(snapshot.thread, found, shelf)
+                value = self.value(where, found, shelf)
                 updates = schema.history_writes(found.verdict, found.channel, value, where)
                 for channel, new in reversed(updates):
                     if channel in sought:
@@ -267,16 +303,25 @@ class Upgrader:
 
     def seed(self, schema: Schema, seed: Seed, shelf: Shelf) -> Any:
         """The value that a delta channel is rebuilt from, as it is now."""
-        value = self._view(seed.verdict).value(seed.where.thread, seed.channel, seed.layout, shelf)
+        value = self._view(seed.verdict.steps).value(seed.where.thread, seed.channel, seed.layout, shelf)
         return schema.history_seed(seed.verdict, seed.channel, value, seed.where)
 
-    def _values(self, thread: str, header: Header, verdict: Verdict, shelf: Shelf, stays: Stays) -> dict[str, Any]:
-        view = self._view(verdict)
+    def _values(self, source: _Source, header: Header, shelf: Shelf, stays: Stays) -> dict[str, Any]:
         return {
-            channel: Kept(layout) if stays(verdict, channel) else view.value(thread, channel, layout, shelf)
+            channel: Kept(layout) if stays(source.verdict, channel) else self._value(source, channel, layout, shelf)
             for channel, layout in header.layouts.items()
-            if not _unread(verdict, channel)
+            if not _unread(source.verdict, channel)
         }
+
+    def _value(self, source: _Source, channel: str, layout: Layout, shelf: Shelf) -> Any:
+        """As it is stored; what is sent to subgraphs is sealed."""
+        ns, where, verdict, stamp = source
+        steps = verdict.steps
+        if channel != TASKS or not self._schemas.nested:
+            return self._view(steps).value(where.thread, channel, layout, shelf)
+        below = {} if stamp is None else decode(stamp).below
+        view = self._view((*steps, *steps_below(self._schemas, ns, steps, below, where)))
+        return sealed(self._schemas, ns, view.value(where.thread, channel, layout, shelf), steps, below)
 
     def _stays(self, several: Sequence[Change], verdict: Verdict, channel: str) -> bool:
         """Whether no change speaks of the value of a channel, or of a write to it. `several` are all changes to the
@@ -288,19 +333,19 @@ class Upgrader:
             return False
         if channel in (START, TASKS, INTERRUPT):
             # These hold names of nodes and channels, or ids that are made of such.
-            return not self.renames_nodes and all(change.adds for change in several)
+            return not (self.renames_nodes or self._schemas.nested) and all(change.adds for change in several)
         if channel in CONTROL:
             # Of several releases' answers, the most count.
             return channel != RESUME or not self.renames_nodes
         return untouched(changes, channel)
 
-    def _view(self, verdict: Verdict) -> Codec:
-        if not verdict.steps:
+    def _view(self, steps: tuple[Step, ...]) -> Codec:
+        if not steps:
             return self._codec
-        view = self._views.get(verdict.steps)
+        view = self._views.get(steps)
         if view is None:
-            classes = classes_of(verdict)
-            view = self._views[verdict.steps] = self._codec.renaming(classes) if classes else self._codec
+            classes = classes_of(Verdict(0, steps))
+            view = self._views[steps] = self._codec.renaming(classes) if classes else self._codec
         return view
 
     def _check_free(self, schema: Schema, verdict: Verdict, where: Where, header: Header) -> None:

@@ -230,18 +230,29 @@ def _entered(change: Change, value: Any, where: str) -> Any:
 
 
 def _send(change: Change, send: Any, node: str, where: str) -> Any:
-    _check_class(change, send.arg, f"{where} has a Send")
-    concerned = [name for name in _fields(send.arg) if _concerns(change, name)]
+    renamed = copy.copy(send)
+    renamed.node = node
+    renamed.arg = carry_argument(change, send.arg, send.node, where)
+    return renamed
+
+
+def carry_argument(change: Change, arg: Any, node: str, where: str) -> Any:
+    """Apply `change` to the argument of a Send to `node`. Raises `NotDeclared`."""
+    _check_class(change, arg, f"{where} has a Send")
+    concerned = None if isinstance(arg, dict) else concerns(change, arg)
     if concerned:
         raise NotDeclared(
-            f"{where} has a Send to node {send.node!r} whose argument is a {type(send.arg).__qualname__}, and an upgrade "
+            f"{where} has a Send to node {node!r} whose argument is a {type(arg).__qualname__}, and an upgrade "
             f"changes its {', '.join(map(repr, concerned))}: only the keys of a dict are carried over. Finish the thread "
             "with the release that it waits in"
         )
-    renamed = copy.copy(send)
-    renamed.node = node
-    renamed.arg = _inputs(change, send.arg, f"the argument of a Send of {where}")
-    return renamed
+    return _inputs(change, arg, f"the argument of a Send of {where}")
+
+
+def concerns(change: Change, update: Any) -> Sequence[str]:
+    """The keys of an update of the state that `change` speaks of."""
+    keys: Iterable[Any] = update if isinstance(update, dict) else _fields(update)
+    return [key for key in keys if isinstance(key, str) and _concerns(change, key)]
 
 
 def _fields(value: Any) -> Sequence[str]:

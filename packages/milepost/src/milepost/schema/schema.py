@@ -13,7 +13,7 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from milepost.errors import InvalidConfig, SchemaMismatch
 from milepost.schema.carry import carry, carry_update, carry_writes, gathered
 from milepost.schema.changes import Change, ClassName, NotDeclared, names, text
-from milepost.schema.image import RESUME, Image, Write
+from milepost.schema.image import RESUME, TASKS, Image, Write, is_send
 from milepost.schema.shape import Drift, Shape, drift
 from milepost.schema.stamps import Stamp, decode, encode
 from milepost.schema.tasks import Tasks
@@ -128,9 +128,13 @@ class Schema:
         self.nodes: Final = None if nodes is None else nodes_of(nodes)
         if self.nodes is not None:
             check_leads(map(self._changes_from, (*self.upgrades, *self.downgrades)), self.nodes)
-        stamp = Stamp(self.name, self.version, self.readable_from, self.shape.fingerprint, self.shape.table)
-        self.stamp, self.write_stamp = encode(stamp)
+        self._stamp = Stamp(self.name, self.version, self.readable_from, self.shape.fingerprint, self.shape.table)
+        self.stamp, self.write_stamp = encode(self._stamp)
         self._verdicts: dict[bytes | None, Verdict] = {}
+
+    def stamps(self, below: Mapping[str, bytes]) -> tuple[bytes, bytes]:
+        """Those of a checkpoint and of a pending write that send something to subgraphs: see `Stamp.below`."""
+        return encode(self._stamp._replace(below=below)) if below else (self.stamp, self.write_stamp)
 
     def __repr__(self) -> str:
         return f"Schema({self.name}, version={self.version})"
@@ -421,6 +425,7 @@ class Schemas:
                     value=repr(ns)[:200],
                 )
         self.by_ns: Final[dict[str, Schema]] = dict(cast("Mapping[str, Schema]", by_ns))
+        self.nested: Final = any(self.by_ns)
         self.renames_classes: Final = any(schema.renames_classes for schema in self.by_ns.values())
         self.passes_names_on: Final = any(schema.passes_names_on for schema in self.by_ns.values())
         self.renames_nodes: Final = any(schema.node_chains for schema in self.by_ns.values())
@@ -428,6 +433,26 @@ class Schemas:
     def of(self, ns: str) -> Schema | None:
         """The schema of a namespace, or None."""
         return self.by_ns.get(ns) if not ns else self.by_ns.get(path_of(ns))
+
+    def below(self, ns: str, node: str) -> Schema | None:
+        """The schema of the subgraph in a node, or None."""
+        return self.of(f"{ns}|{node}" if ns else node) if self.nested else None
+
+    def stamp(self, ns: str, values: Mapping[str, Any]) -> bytes | None:
+        """What a checkpoint of a namespace, with these values, is stamped with."""
+        schema = self.of(ns)
+        return None if schema is None else schema.stamps(self._sent(ns, values.get(TASKS)))[0]
+
+    def write_stamp(self, ns: str, writes: Iterable[tuple[str, Any]]) -> bytes | None:
+        """What pending writes of one task, channels with values, are stamped with."""
+        schema = self.of(ns)
+        sent = [value for channel, value in writes if channel == TASKS]
+        return None if schema is None else schema.stamps(self._sent(ns, sent))[1]
+
+    def _sent(self, ns: str, sends: Any) -> dict[str, bytes]:
+        nodes = {one.node for one in sends if is_send(one)} if self.nested and isinstance(sends, list | tuple) else ()
+        found = ((node, self.below(ns, node)) for node in sorted(nodes))
+        return {node: schema.write_stamp for node, schema in found if schema is not None}
 
 
 def may_lie_elsewhere(schemas: Schemas, ns: str) -> bool:

@@ -32,6 +32,7 @@ from milepost.testing.suite.releases import Releases
 from milepost.testing.suite.repairs import Repairs
 from milepost.testing.suite.rollback import Rollbacks
 from milepost.testing.suite.rollback_branches import RollbacksOverBranches
+from milepost.testing.suite.sends import Sends
 from milepost.testing.suite.serializers import Serializers
 from milepost.testing.suite.sharing import Concurrency, Observed, Sharing
 from milepost.testing.suite.smaller import Compacts
@@ -95,6 +96,7 @@ __all__ = [
     "Rollbacks",
     "RollbacksOverBranches",
     "Runs",
+    "Sends",
     "Serializers",
     "Sharing",
     "Statuses",
@@ -152,6 +154,7 @@ class Everything(
     Objects,
     Histories,
     Moves,
+    Sends,
     Concurrency,
     Faults,
     Damage,

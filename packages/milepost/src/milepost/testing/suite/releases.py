@@ -55,7 +55,7 @@ class Moved:
 
 
 @contextmanager
-def _class_for_now(name: str) -> Generator[type]:
+def class_for_now(name: str) -> Generator[type]:
     """A class whose module is gone afterwards."""
     made = dataclasses.make_dataclass(name, ["name"])
     made.__module__ = "milepost_gone"
@@ -290,7 +290,7 @@ class Releases(Behaviours):
 
     @pytest.mark.parametrize("where", ["value", "list", "write"])
     async def test_a_class_that_moved(self, lab: Lab, where: str) -> None:
-        with _class_for_now("Was") as was:
+        with class_for_now("Was") as was:
             chain = Chain(lab.open(schema=FIRST))
             made = was("n")
             await chain.put({"a": [made] if where == "list" else made if where == "value" else 1})
@@ -307,7 +307,7 @@ class Releases(Behaviours):
             assert_same(found.pending_writes[0][2], Moved("n"))
 
     async def test_a_class_that_is_gone_in_a_channel_that_is_dropped(self, lab: Lab) -> None:
-        with _class_for_now("Lost") as was:
+        with class_for_now("Lost") as was:
             chain = Chain(lab.open(schema=FIRST))
             await chain.put({"gone": was("n"), "a": 1})
             await chain.writes(("gone", was("n")))
