@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, NotRequired, cast
 
 import milepost
 import pytest
 from driving import Flavour, Graph, graph_of, thread
+from langchain.agents import AgentState, create_agent
+from langchain.agents.middleware import AgentMiddleware
+from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import BaseTool, InjectedToolCallId, tool
+from langgraph.channels.delta import DeltaChannel
 from langgraph.graph import END, START, MessagesState
+from langgraph.graph.message import add_messages
 from langgraph.prebuilt import ToolNode
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command
@@ -20,6 +25,9 @@ from milepost.graphs import exclusive
 from milepost.ledger import Repair
 from milepost.saver import Saver
 from milepost.tools import Ledger, applied, fan_out, readonly, unsafe
+from typing_extensions import TypedDict
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*DeltaChannel.*beta")
 
 ONE = thread("one")
 GO = {"messages": [HumanMessage("go", id="h")]}
@@ -83,7 +91,9 @@ def asks(*names: str) -> AIMessage:
 TOOLS: Sequence[BaseTool] = (pay, note, both, leave, look, lose)
 
 
-def ending(saver: Saver, ledger: Ledger, turn: AIMessage, after: str, *, fan: bool = True) -> Graph:
+def ending(
+    saver: Saver, ledger: Ledger, turn: AIMessage, after: str, *, fan: bool = True, schema: Any = State
+) -> Graph:
     """A graph whose run ends when a call of the tool `after` is recorded, and LangGraph does not know of it."""
 
     def sync(request: ToolCallRequest, execute: Callable[[ToolCallRequest], Any]) -> Any:
@@ -98,11 +108,11 @@ def ending(saver: Saver, ledger: Ledger, turn: AIMessage, after: str, *, fan: bo
             raise Ended
         return answer
 
-    def think(state: State) -> dict[str, Any]:
+    def think(state: Any) -> dict[str, Any]:
         said = any(isinstance(one, AIMessage) for one in state["messages"])
         return {"messages": [AIMessage("done", id="end") if said else turn]}
 
-    builder = graph_of(State)
+    builder = graph_of(schema)
     builder.add_node("model", think)
     builder.add_node("tools", ToolNode(TOOLS, wrap_tool_call=sync, awrap_tool_call=asynchronous))
     builder.add_node("elsewhere", lambda _: {"note": "been elsewhere"})
@@ -229,3 +239,139 @@ async def test_a_graph_over_another_store(memory: Saver) -> None:
     ledger = of(memory)
     with milepost.connect("memory:") as other, pytest.raises(InvalidConfig, match="checkpointer"):
         ledger.repair("one", graph=ending(other, ledger, asks("pay"), ""))
+
+
+# Agents and subgraphs.
+
+
+class Turns(GenericFakeChatModel):
+    """Says one message after the other, and can be told of tools."""
+
+    def bind_tools(self, tools: Any, **more: Any) -> Any:
+        return self
+
+
+def agent(*turns: AIMessage, **more: Any) -> Graph:
+    return create_agent(Turns(messages=iter(turns)), **more)
+
+
+def cut_short(ledger: Ledger, turn: AIMessage, *, kept: bool | None) -> Graph:
+    """An agent whose run ends when its call is recorded."""
+
+    class Ending(AgentMiddleware[Any, Any, Any]):
+        def wrap_tool_call(self, request: Any, handler: Any) -> Any:
+            handler(request)
+            raise Ended
+
+        async def awrap_tool_call(self, request: Any, handler: Any) -> Any:
+            await handler(request)
+            raise Ended
+
+    middleware = [Ending(), ledger.middleware()]
+    return agent(
+        turn, AIMessage("done"), tools=[pay, note], middleware=middleware, checkpointer=kept, state_schema=Noted
+    )
+
+
+class Noted(AgentState[Any]):
+    note: NotRequired[str]
+
+
+@pytest.mark.parametrize("kept", [None, True])
+async def test_an_agent_that_a_tool_calls_is_repaired(memory: Saver, flavour: Flavour, kept: bool | None) -> None:
+    ledger = Ledger(memory, {"ask": readonly})
+    inner = cut_short(ledger, asks("pay"), kept=kept)
+
+    @tool
+    async def ask(order: str) -> str:
+        """Ask an agent."""
+        state = await inner.ainvoke({"messages": [HumanMessage(order)]})
+        return str(state["messages"][-1].content)
+
+    @tool("ask")
+    def ask_blocking(order: str) -> str:
+        """Ask an agent."""
+        return str(inner.invoke({"messages": [HumanMessage(order)]})["messages"][-1].content)
+
+    tools = [ask if flavour.name == "async" else ask_blocking]
+    outer = agent(asks("ask"), AIMessage("done"), tools=tools, checkpointer=memory, middleware=[ledger.middleware()])
+    with pytest.raises(Ended):
+        await flavour.invoke(outer, GO, ONE)
+    repair = await repaired(flavour, ledger, graph=outer)
+    assert [one.content for one in repair.added] == ["paid pay"]
+    assert [(one.namespace, one.call) for one in repair.left] == [("", "call of ask")]
+    (found,) = [
+        one
+        for one in await flavour.tuples(memory, ONE)
+        if any(isinstance(message, ToolMessage) for message in one.checkpoint["channel_values"].get("messages", []))
+    ]
+    assert found.config["configurable"]["checkpoint_ns"].startswith("tools")
+    assert found.checkpoint["channel_values"]["messages"][-1].artifact == {"receipt": 7}
+
+
+async def test_a_command_in_an_agent_that_is_a_node(memory: Saver, flavour: Flavour) -> None:
+    ledger = Ledger(memory)
+    builder = graph_of(State)
+    builder.add_node("agent", cut_short(ledger, asks("note"), kept=True))
+    builder.add_edge(START, "agent")
+    graph = builder.compile(checkpointer=memory)
+    with pytest.raises(Ended):
+        await flavour.invoke(graph, GO, ONE)
+    (left,) = (await repaired(flavour, ledger)).left
+    assert left.namespace.startswith("agent")
+    repair = await repaired(flavour, ledger, graph=graph)
+    assert [one.content for one in repair.added] == ["noted note"]
+    state = await flavour.state(graph, {"configurable": {"thread_id": "one", "checkpoint_ns": "agent"}})
+    assert state.values["note"] == "note"
+
+
+async def test_a_command_in_an_agent_that_no_graph_knows_of(memory: Saver, flavour: Flavour) -> None:
+    ledger = Ledger(memory, {"ask": readonly})
+    inner = cut_short(ledger, asks("note"), kept=None)
+
+    @tool
+    async def ask(order: str) -> str:
+        """Ask an agent."""
+        await inner.ainvoke({"messages": [HumanMessage(order)]})
+        return "done"
+
+    @tool("ask")
+    def ask_blocking(order: str) -> str:
+        """Ask an agent."""
+        inner.invoke({"messages": [HumanMessage(order)]})
+        return "done"
+
+    tools = [ask if flavour.name == "async" else ask_blocking]
+    outer = agent(asks("ask"), AIMessage("done"), tools=tools, checkpointer=memory, middleware=[ledger.middleware()])
+    with pytest.raises(Ended):
+        await flavour.invoke(outer, GO, ONE)
+    repair = await repaired(flavour, ledger, graph=outer)
+    assert repair.added == ()
+    assert {one.call for one in repair.left} == {"call of ask", "call of note"}
+
+
+# Messages that are stored as changes.
+
+
+def _fold(messages: list[Any], writes: Sequence[Any]) -> list[Any]:
+    for write in writes:
+        messages = cast("list[Any]", add_messages(messages, write))
+    return messages
+
+
+class Changes(TypedDict):
+    messages: Annotated[list[Any], DeltaChannel(_fold)]
+    note: str
+
+
+async def test_messages_that_are_stored_as_changes(memory: Saver, flavour: Flavour) -> None:
+    ledger = of(memory)
+    graph = ending(memory, ledger, asks("look", "pay"), "pay", schema=Changes)
+    with pytest.raises(Ended):
+        await flavour.invoke(graph, GO, {**ONE, "max_concurrency": 1}, durability="sync")
+    with pytest.raises(InvalidConfig, match="graph="):
+        await repaired(flavour, ledger)
+    repair = await repaired(flavour, ledger, graph=graph)
+    assert [one.content for one in repair.added] == ["paid pay"]
+    state = await flavour.state(graph, ONE)
+    assert [one.content for one in state.values["messages"][2:]] == ["looked look", "paid pay"]

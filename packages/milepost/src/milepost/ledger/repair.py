@@ -32,8 +32,8 @@ from milepost.ledger.unanswered import (
     tool_messages,
     with_answers,
 )
-from milepost.ledger.upkeep import Upkeep, space_of
-from milepost.places import COUNTERS, Place
+from milepost.ledger.upkeep import Upkeep, of_changes, space_of
+from milepost.places import Place
 
 _BRANCH: Final = "branch:to:"
 """Begins the channels by which LangGraph starts a node."""
@@ -129,7 +129,7 @@ class Repairs:
         if found is None:
             return None
         metadata = cast("Mapping[str, Any]", found.metadata)
-        delta = channel in (metadata.get(COUNTERS) or ())
+        delta = of_changes(found, channel)
         messages = found.checkpoint["channel_values"].get(channel, [])
         head = _Head(place, found, channel, [], delta, [])
         if delta:

@@ -6,6 +6,8 @@ from collections.abc import Collection
 from typing import Any, cast
 
 from langchain_core.messages import AIMessage
+from langgraph.checkpoint.base import CheckpointTuple
+from langgraph.checkpoint.serde.types import _DeltaSnapshot  # LangGraph has no public name for it
 
 from milepost.callstore import CALL_PAGE, UNSETTLED, CallAnswer, CallQuery, CallRow, State
 from milepost.codec.calls import CallInfo
@@ -23,6 +25,12 @@ _TRIES = 8
 def space_of(info: CallInfo) -> str:
     """The namespace of the graph that made a call."""
     return info.checkpoints[0][0] if info.checkpoints else ""
+
+
+def of_changes(found: CheckpointTuple, channel: str) -> bool:
+    """Whether a channel is stored as changes, which only its graph can put together."""
+    counted = cast("dict[str, Any]", found.metadata).get(COUNTERS) or ()
+    return channel in counted or isinstance(found.checkpoint["channel_values"].get(channel), _DeltaSnapshot)
 
 
 def root_of(info: CallInfo) -> str | None:
@@ -79,7 +87,7 @@ class Upkeep:
         found = await self.core.saver.operations.get_tuple(hands.side, place)
         if found is None:
             return frozenset()
-        if channel in (cast("dict[str, Any]", found.metadata).get(COUNTERS) or ()):
+        if of_changes(found, channel):
             raise InvalidConfig(
                 f"the channel {channel!r} of thread {place.thread!r} is stored as changes, which only its graph can put "
                 "together: name the calls of its messages, branch=…",

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langgraph.checkpoint.serde.types import _DeltaSnapshot  # LangGraph has no public name for it
 from langgraph.types import Command
 
 from milepost.errors import InvalidConfig
@@ -228,3 +229,9 @@ class Repairs(Behaviours):
         await lab.saver.put(at("thread"), checkpoint("0001", {"n": 1}), counted)
         with pytest.raises(InvalidConfig, match="graph="):
             await Worker(lab).repair()
+        snapshot = _DeltaSnapshot([_asks("m1", "c1")])
+        await lab.saver.put(at("thread", "", "0001"), checkpoint("0002", {"messages": snapshot}))
+        with pytest.raises(InvalidConfig, match="graph="):
+            await Worker(lab).repair()
+        with pytest.raises(InvalidConfig, match="branch="):
+            await Worker(lab).orphans("thread")
