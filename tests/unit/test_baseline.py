@@ -109,6 +109,27 @@ def test_a_class_that_was_renamed_in_steps_and_by_name() -> None:
     assert _problems(Release.load(json.dumps(before)), after) == ""
 
 
+def test_a_subgraph_within_a_subgraph_is_known_by_both_nodes() -> None:
+    state = _state(a=int)
+    shape = Shape.of(state)
+
+    def release(outer: str, inner: str, *changes: Change, within: tuple[Change, ...] = ()) -> Release:
+        def schema(made: tuple[Change, ...]) -> Schema:
+            return Schema(state, version=2, name="s", upgrades=[Step(1, 2, *made)])
+
+        spaces = {"": [outer], outer: [inner], f"{outer}|{inner}": ["n"]}
+        made = Schemas({"": schema(changes), outer: schema(within), f"{outer}|{inner}": schema(())})
+        return Release.of(made, {ns: ("s", shape, nodes) for ns, nodes in spaces.items()})
+
+    text = release("p", "q").dump().replace('"version": 2', '"version": 1')
+    before, rename = Release.load(text), ms.rename_node
+    assert compare(before, release("P", "Q", rename("p", "P"), within=(rename("q", "Q"),))) == []
+    assert compare(before, release("P", "q", ms.drop_node("p", to="P"))) == []
+    assert [one.ns for one in compare(before, release("P", "Q", rename("p", "P")))] == ["P", "p|q"]
+    # The record of what is called so now is another one's.
+    assert [one.ns for one in compare(before, release("P", "q"))] == ["", "p", "p|q"]
+
+
 # Records and stamps from before paths were whole.
 
 

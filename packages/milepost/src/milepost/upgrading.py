@@ -331,6 +331,8 @@ class Upgrader:
         changes = _changes(verdict)
         if any(change.classes for change in changes):
             return False
+        if channel == TASKS and self._schemas.lists_nodes:
+            return False
         if channel in (START, TASKS, INTERRUPT):
             # These hold names of nodes and channels, or ids that are made of such.
             return not (self.renames_nodes or self._schemas.nested) and all(change.adds for change in several)

@@ -429,6 +429,7 @@ class Schemas:
         self.renames_classes: Final = any(schema.renames_classes for schema in self.by_ns.values())
         self.passes_names_on: Final = any(schema.passes_names_on for schema in self.by_ns.values())
         self.renames_nodes: Final = any(schema.node_chains for schema in self.by_ns.values())
+        self.lists_nodes: Final = any(schema.nodes is not None for schema in self.by_ns.values())
 
     def of(self, ns: str) -> Schema | None:
         """The schema of a namespace, or None."""

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.types import _DeltaSnapshot  # LangGraph has no public name for it
+from langgraph.types import Send
 
 from milepost import schema as ms
 from milepost.errors import InvalidConfig, SchemaMismatch, Unavailable
@@ -20,7 +21,7 @@ from milepost.testing.faults import Plan
 from milepost.testing.lab import Face, Lab
 from milepost.testing.same import assert_same
 from milepost.testing.suite.basis import Behaviours
-from milepost.testing.suite.releases import FIRST, SECOND, Drifted, Two
+from milepost.testing.suite.releases import FIRST, SECOND, Drifted, One, Two
 
 ALONE = Schema(Two, version=2, name="s")
 """The second release, once nothing of the first is left: it declares no upgrade."""
@@ -99,6 +100,25 @@ class Migration(Behaviours):
         assert [one.changed for one in await migrated(new, history=history)] == [0]
         (found,) = await alone.list(at("t"), filter={"run_id": "run 3"})
         assert id_of(found.config) == "0003"
+
+    @pytest.mark.parametrize(
+        "waits", [{"branch:to:old": None}, {"__pregel_tasks": [Send("old", {})]}, {"join:old+new:new": {"new"}}]
+    )
+    async def test_what_waits_for_a_node_that_the_graph_does_not_have_is_told(
+        self, lab: Lab, waits: dict[str, Any]
+    ) -> None:
+        idle = {"join:old+new:new": set[str]()}
+        for thread, values in (("idle", idle), ("waits", waits)):
+            await Chain(lab.open(schema=FIRST), thread).put({"a": 1, **values})
+        step = Step(1, 2, ms.add_channel("b", []))
+        new = lab.open(schema=Schema(One, version=2, name="s", upgrades=[step], nodes=["new"]))
+        for mode in ("dry-run", "rewrite"):
+            found = {told.thread: told for told in await migrated(new, mode=mode)}
+            assert (found["idle"].changed, found["idle"].refused) == (1, ())
+            assert found["waits"].changed == 0
+            (reason,) = found["waits"].refused
+            assert "waits for node 'old'" in reason
+        assert (await lab.open(schema=FIRST).got(at("waits"))).checkpoint["channel_values"] == {"a": 1, **waits}
 
     async def test_a_migrated_thread_goes_on(self, lab: Lab) -> None:
         await _scene(lab)
