@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, cast
 
-from langchain_core.messages import BaseMessage, ToolMessage
+from langchain_core.messages import BaseMessage, ToolCall, ToolMessage
 from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, CheckpointTuple
 from langgraph.checkpoint.base.id import uuid6
 from langgraph.errors import InvalidUpdateError
@@ -33,6 +33,7 @@ from milepost.ledger.unanswered import (
     with_answers,
 )
 from milepost.ledger.upkeep import Upkeep, of_changes, space_of
+from milepost.observe import log
 from milepost.places import Place
 
 _BRANCH: Final = "branch:to:"
@@ -147,8 +148,20 @@ class Repairs:
             )
         head.messages, head.questions = messages, questions_in(messages)
         for question in head.questions:
-            answer(question, records, place.thread, self._core.settings.tenant, str(metadata.get(EPOCH) or ""))
+            tenant, epoch = self._core.settings.tenant, str(metadata.get(EPOCH) or "")
+            answer(question, records, place.thread, tenant, epoch, self._own_key(question.call))
         return head
+
+    def _own_key(self, call: ToolCall) -> str | None:
+        """The key that the tool's class has for a call, by what the model said."""
+        settings = self._core.settings
+        make = settings.tools.get(call["name"], settings.default).key
+        try:
+            return None if make is None else make(call["args"])
+        except Exception as exc:
+            # It is made for arguments that are validated.
+            log.debug("the key function of %r raised %r", call["name"], exc)
+            return None
 
     # By a checkpoint of our own: also behind messages that others follow.
 

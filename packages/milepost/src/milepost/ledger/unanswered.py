@@ -16,7 +16,9 @@ from milepost.ledger.results import answer_of, replayed
 
 Part: TypeAlias = ToolMessage | Command[Any]
 
-NOT_RECORDED: Final = "nothing is recorded of it: it was not begun, its tool is readonly, or a key of its own is recorded for another call"
+NOT_RECORDED: Final = (
+    "nothing is recorded of it: it was not begun, its tool is readonly, or its key is recorded for other arguments"
+)
 _OPEN: Final = {
     "started": "it is being performed, or its worker is gone: settle it with Ledger.resolve",
     "in_doubt": "nobody knows whether it took place: settle it with Ledger.resolve",
@@ -99,10 +101,13 @@ def questions_in(messages: Sequence[BaseMessage]) -> list[Question]:
     return found
 
 
-def answer(question: Question, records: Sequence[CallRecord], thread: str, tenant: str, epoch: str) -> None:
+def answer(
+    question: Question, records: Sequence[CallRecord], thread: str, tenant: str, epoch: str, own: str | None
+) -> None:
     """Give the question the answer that is recorded, or the reason why there is none.
 
-    `epoch` is that of the run which led to the messages.
+    `epoch` is that of the run which led to the messages, `own` the key of the user's that the call's tool has for its
+    arguments.
     """
     if question.mixed:
         question.reason = (
@@ -110,8 +115,10 @@ def answer(question: Question, records: Sequence[CallRecord], thread: str, tenan
         )
         return
     found = [record for record in records if record.info.tenant == tenant and _asks(question, record, thread)]
+    # The ids under a key of the user's are those of who asked first.
+    found = found or [record for record in records if record.info.tenant == tenant and _is(question.call, record, own)]
     if question.repeats:
-        found = [record for record in found if _says(question.call, record)]
+        found = [record for record in found if _says(question, record)]
     if len(found) > 1:
         found = [record for record in found if record.info.epoch == epoch] or found
     if len(found) > 1:
@@ -146,13 +153,29 @@ def _asks(question: Question, record: CallRecord, thread: str) -> bool:
     return info.own is None and bool(record.aliases) and call_key(thread, asked) in (record.key, *record.aliases)
 
 
-def _says(call: ToolCall, record: CallRecord) -> bool:
-    arguments = record.arguments
+def _is(call: ToolCall, record: CallRecord, own: str | None) -> bool:
+    """Whether the record is of this key, and of these arguments to the letter: which are defaults is not known here."""
     return (
-        record.tool == call["name"]
-        and isinstance(arguments, Mapping)
-        and all(name in arguments and arguments[name] == value for name, value in call["args"].items())
+        own is not None and record.info.own == own and (record.tool, record.arguments) == (call["name"], call["args"])
     )
+
+
+def _says(question: Question, record: CallRecord) -> bool:
+    """Whether the record can be of this call alone, of those that share its id: it may have defaults besides."""
+    arguments = record.arguments
+
+    def fits(call: ToolCall) -> bool:
+        return (
+            record.tool == call["name"]
+            and isinstance(arguments, Mapping)
+            and all(name in arguments and arguments[name] == value for name, value in call["args"].items())
+        )
+
+    call = question.call
+    if not fits(call) or arguments == call["args"]:
+        return fits(call)
+    others = (one for one in question.message.tool_calls if one["id"] == call["id"] and one["args"] != call["args"])
+    return not any(fits(other) for other in others)
 
 
 def _told(record: CallRecord, call: str | None) -> Sequence[Part]:

@@ -111,6 +111,24 @@ class Repairs(Behaviours):
         ]
 
     @needs("ledger")
+    async def test_a_call_that_another_one_was_recorded_for(self, lab: Lab) -> None:
+        def by_amount(arguments: Any) -> str:
+            return f"amount-{arguments['amount']}"
+
+        worker = Worker(lab, tools={"own": unsafe(key=by_amount), "all": unsafe(key=by_amount, scope="global")})
+        asks = _asks("m2", "c1", "c2", "c3", "c4")
+        given: list[Any] = [("own", {"amount": 5}), ("all", {"amount": 5}), ("own", {"amount": 6}), ("own", {})]
+        for call, (name, arguments) in zip(asks.tool_calls, given, strict=True):
+            call["name"], call["args"] = name, arguments
+        await Chain(lab.saver).put({"messages": [asks]})
+        await worker.do(wants("own", message="m1"), "own")
+        await worker.do(wants("all", message="m1", thread="other"), "all")
+        await worker.do(wants("own", message="m1", arguments={"amount": 6, "to": "ann"}), "ann")
+        repair = await worker.repair()
+        assert [(one.tool_call_id, one.content) for one in repair.added] == [("c1", "own"), ("c2", "all")]
+        assert [one.call for one in repair.left] == ["c3", "c4"], "whether ann is the default is not known"
+
+    @needs("ledger")
     async def test_epochs_are_told_apart_by_the_run(self, lab: Lab) -> None:
         worker = Worker(lab)
         await lab.saver.put(at("thread"), checkpoint("0001", {"messages": [_asks("m1", "c1", "c2")]}))
@@ -140,6 +158,20 @@ class Repairs(Behaviours):
         repair = await worker.repair()
         assert repair.added == ()
         assert all("several times" in one.reason for one in repair.left)
+
+    @needs("ledger")
+    async def test_defaults_do_not_make_one_call_another(self, lab: Lab) -> None:
+        worker = Worker(lab)
+        asks = _asks("m1", "c1", "c1", "c1")
+        given: list[dict[str, Any]] = [{"amount": 5}, {"amount": 5, "to": "ann"}, {"amount": 6}]
+        for call, arguments in zip(asks.tool_calls, given, strict=True):
+            call["args"] = arguments
+        await lab.saver.put(at("thread"), checkpoint("0001", {"messages": [asks]}))
+        for arguments in ({"amount": 5, "to": "ann"}, {"amount": 6, "to": "bob"}):
+            await worker.do(wants(arguments=arguments, repeats=True), arguments["to"])
+        repair = await worker.repair()
+        assert [one.content for one in repair.added] == ["ann", "bob"]
+        assert len(repair.left) == 1
 
     @needs("ledger")
     async def test_messages_without_ids_and_former_wordings(self, lab: Lab) -> None:
