@@ -410,7 +410,7 @@ async def test_a_cancelled_call_is_in_doubt(memory: Saver) -> None:
         await asyncio.sleep(3600 if len(runs) == 1 else 0)
         return f"charged {order}"
 
-    ledger = Ledger(memory)
+    ledger = Ledger(memory, {"charge": unsafe(max_duration=0)}, lease=0, skew=0)
     graph = hand_built(memory, ledger, [charge], [asks("a")])
     running = asyncio.create_task(graph.ainvoke(GO, ONE))
     await begun.wait()

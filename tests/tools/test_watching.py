@@ -11,6 +11,7 @@ from langchain_core.tools import BaseTool, InjectedToolCallId, StructuredTool, T
 from langgraph.errors import GraphInterrupt
 from langgraph.graph import MessagesState
 from langgraph.prebuilt import InjectedState
+from milepost.ledger import CallStopped
 from milepost.tools.watching import Watch
 from pydantic import BaseModel, ValidationError
 
@@ -124,3 +125,26 @@ def test_a_tool_of_one_string() -> None:
     one = Tool("pay", lambda text: f"paid {text}", "Pay.")
     assert watch.over(one).invoke("five") == "paid five"
     assert watch.entered
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nobody_enters_what_was_left(kind: str) -> None:
+    """A run that is cancelled before the tool's function begins, in another thread, may say that it was not performed."""
+    watch = Watch()
+    one = watch.over(KINDS[kind]())
+    assert not watch.close()
+    with pytest.raises(CallStopped):
+        run(one, 5, blocking=True)
+    assert not watch.entered
+
+
+def test_whether_somebody_is_within() -> None:
+    watch, seen = Watch(), []
+
+    def pay(cents: int) -> str:
+        """Pay."""
+        seen.append(watch.close())
+        return _pay(cents)
+
+    run(watch.over(tool("pay")(pay)), 5, blocking=True)
+    assert (seen, watch.close()) == ([True], False)

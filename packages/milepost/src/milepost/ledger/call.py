@@ -65,7 +65,9 @@ class Call:
         self.committed = False
         """That transaction is known to be committed."""
         self.over = False
-        """The call is settled, or another worker's."""
+        """The call is settled, given up, or another worker's."""
+        self.abandoned = False
+        """Whoever waited for its function has left it, and it may go on in its thread."""
         self.in_doubt = False
         """Its function has raised, and nobody has found out that the effect did not take place."""
 
@@ -140,8 +142,9 @@ class Call:
     def superseded(self) -> CallSuperseded:
         """The error that says so."""
         return CallSuperseded(
-            f"the call of {self.tool!r} in thread {self.thread!r} was taken over by another worker: this attempt must "
-            "not act any more, and its result does not count. Run the thread again to get the other's result.",
+            f"the call of {self.tool!r} in thread {self.thread!r} was taken over by another worker, or given up by its "
+            "own run: this attempt must not act any more, and its result does not count. Run the thread again to get the "
+            "call's result.",
             thread=self.thread,
             key=self.record_key,
             tool=self.tool,

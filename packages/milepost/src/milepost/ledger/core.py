@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -85,6 +86,8 @@ class Core(Arrival):
                 what="step",
                 value=repr(step)[:200],
             )
+        if call.over:
+            raise call.superseded()
         mark = fingerprint(f"{call.tool}.{step}", [list(args), dict(kwargs)])
         policy = replace(call.policy, key=None, compensate=None, fingerprint=None)
         parent = call.info.first
@@ -132,13 +135,15 @@ class Core(Arrival):
 
     def classify(self, call: Call, error: BaseException) -> Outcome:
         """What an exception of the tool says about its effect."""
+        if call.abandoned:
+            return InDoubt(f"its run was left while it was performed ({_words(error)})")
         if isinstance(error, GraphInterrupt | CallStopped):
             return Suspended()
         # Of a transaction that did not come to its end, nothing is left.
         undone = call.policy.kind == "transactional" and not call.pledge and isinstance(error, Exception)
         if undone or isinstance(error, call.policy.not_applied):
-            return Failed(f"{type(error).__name__}: {error}")
-        return InDoubt(f"{type(error).__name__}: {error}")
+            return Failed(_words(error))
+        return InDoubt(_words(error), ended=not _cancelled(error))
 
     async def settle(self, hands: Hands, call: Call, outcome: Outcome) -> Replay | None:
         """Store what became of the call, durably.
@@ -187,7 +192,8 @@ class Core(Arrival):
         """What an execution means whose transaction, if there was one, has not settled it."""
         backend = self.saver.operations.shared.backend
         if not call.pledge:
-            return InDoubt("it returned without having been settled") if isinstance(outcome, Succeeded) else outcome
+            returned = InDoubt("it returned without having been settled", ended=True)
+            return returned if isinstance(outcome, Succeeded) else outcome
         if isinstance(backend, Joins) and backend.joined(call.joined):
             raise CallUnrecorded(
                 f"{call.tool!r} ended, and the transaction that settles its call is still open: end it in the tool",
@@ -230,16 +236,16 @@ class Core(Arrival):
             )
         if isinstance(outcome, Suspended):
             return book.change(call.home, call.record_key, call.mark, "suspended", lease=0.0)
-        # The owner acts no more: the world may still, for as long as an effect takes since the last check.
         return book.change(
             call.home,
             call.record_key,
             call.mark,
             "in_doubt",
-            outcome={"reason": outcome.reason, "told": True},
+            outcome={"reason": outcome.reason, "told": outcome.ended},
             began=call.began,
             note=outcome.reason,
-            lease=-spent,
+            # The owner acts no more: the world may still, for as long as an effect takes since the last check.
+            lease=-spent if outcome.ended else None,
         )
 
     def _unstorable(self, call: Call, reason: str) -> None:
@@ -310,6 +316,10 @@ class Core(Arrival):
         try:
             with performing(call):
                 result = await hands.do(function)
+        except GeneratorExit:
+            # Who is closed can wait for no store: the record stays as it is, and its lease will end.
+            self._end(call)
+            raise
         except BaseException as exc:
             return await self._failed(hands, plan, call, exc)
         other = await self.settle(hands, call, Succeeded(result if keep else None))
@@ -380,3 +390,23 @@ class Core(Arrival):
                 "Run the thread again, or settle the call with Ledger.resolve.",
                 **facts_of(call),
             ) from exc
+
+
+def _words(error: BaseException) -> str:
+    name, text = type(error).__name__, str(error)
+    return f"{name}: {text}" if text else name
+
+
+def _cancelled(error: BaseException) -> bool:
+    """Whether an exception comes from a cancellation: that stops no thread which the function has begun."""
+    seen: set[int] = set()
+    ahead: list[BaseException | None] = [error]
+    while ahead:
+        one = ahead.pop()
+        if one is None or id(one) in seen:
+            continue
+        if isinstance(one, asyncio.CancelledError):
+            return True
+        seen.add(id(one))
+        ahead += (one.__cause__, one.__context__)
+    return False

@@ -53,7 +53,7 @@ class CallRecord:
     reason: str
     """Why it failed, or why its outcome is not known."""
     told: bool
-    """It was its own owner who said that the outcome is unknown: nobody is at it any more."""
+    """It was its own owner who said that the outcome is unknown, after the execution had ended: nobody is at it any more."""
     trail: tuple[Transition, ...]
 
     @property

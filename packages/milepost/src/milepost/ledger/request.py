@@ -90,6 +90,9 @@ class InDoubt:
     """Whether the effect took place is not known."""
 
     reason: str
+    ended: bool = False
+    """The execution has ended, with all that it began: nothing of it acts any more. Else what became of the call is
+    decided only when nothing can."""
 
 
 Outcome: TypeAlias = Succeeded | Failed | Suspended | InDoubt

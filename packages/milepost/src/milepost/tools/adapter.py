@@ -79,7 +79,11 @@ class _Passed(CallStopped):
 
 
 class ArgumentsRefused(Exception):
-    """The tool's schema refused the arguments: its body was not entered."""
+    """The tool's schema refused the arguments, or its run was cancelled: its body was not entered."""
+
+
+class StillRunning(Exception):
+    """A tool's class has given an answer without waiting for the tool's function."""
 
 
 class Ledger(PlainLedger):
@@ -327,11 +331,15 @@ class _Attempt:
             raise
         except BaseException as exc:
             self._original = exc
+            self._call.abandoned = self._watch.close()
             if isinstance(exc, GraphBubbleUp) or _is_invalid_resume(exc):
                 raise _Passed(str(exc)) from exc
             if not self._watch.entered:
                 raise ArgumentsRefused(str(exc)) from exc
             raise
+        if self._watch.close():
+            self._call.abandoned = True
+            raise StillRunning("an answer was made of it while its function is still running in a thread")
         if self._watch.entered and self._watch.error is None:
             return stored(self.answer, self._request.tool_call["id"])
         if not self._watch.entered:
@@ -345,7 +353,8 @@ class _Attempt:
             raise self._original
         if self.answer is None or (isinstance(error, CallStopped) and error is not self._watch.error):
             raise error
-        if self._watch.entered and self._watch.error is None:
+        abandoned = self._call is not None and self._call.abandoned
+        if self._watch.entered and self._watch.error is None and not abandoned:
             # The tool has returned: what went wrong since is not for the model to mend.
             raise error
         # Only the record says that nothing was done: what the tool raised, and what was asked since, may have failed alike.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 import traceback
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -13,23 +14,41 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, StructuredTool, Tool, ToolException
 from pydantic import ValidationError
 
+from milepost.ledger import CallStopped
+
 
 class Watch:
-    """Watches one run of a tool: whether its function was entered, and what came out of it as an exception."""
+    """Watches one run of a tool: whether its function was entered, and left, and what came out of it as an exception."""
 
     def __init__(self) -> None:
         self.entered = False
         self.error: BaseException | None = None
+        self._lock = threading.Lock()
+        self._within = 0
+        self._closed = False
 
     @contextmanager
     def inside(self) -> Generator[None]:
         """The body of the tool."""
-        self.entered = True
+        with self._lock:
+            if self._closed:
+                raise CallStopped("the run of this tool was left before it began: it must not begin any more")
+            self.entered = True
+            self._within += 1
         try:
             yield
         except BaseException as exc:
             self.error = exc
             raise
+        finally:
+            with self._lock:
+                self._within -= 1
+
+    def close(self) -> bool:
+        """Have nobody enter any more. Whether somebody is within still: the thread of a function that nobody waits for."""
+        with self._lock:
+            self._closed = True
+            return self._within > 0
 
     def over(self, tool: BaseTool) -> BaseTool:
         """`tool`, watched. It is to be run once."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -38,6 +40,13 @@ from milepost.testing.workers import Worker, quick, wants
 
 class Refused(Exception):
     """The API said no."""
+
+
+def _timed_out() -> TimeoutError:
+    """What a time-out around something that is awaited raises."""
+    error = TimeoutError("no answer")
+    error.__cause__ = asyncio.CancelledError()
+    return error
 
 
 class CallsOnce(Behaviours):
@@ -295,6 +304,28 @@ class CallsInDoubt(Behaviours):
             await worker.do(wants(call="c2"), TimeoutError())
         # Its own worker says that it does not act any more.
         assert await worker.do(wants(call="c2", answer=not_applied()), "now") == "now"
+
+    @needs("ledger")
+    @pytest.mark.parametrize("error", [asyncio.CancelledError, _timed_out], ids=["cancelled", "timed out"])
+    async def test_a_cancellation_stops_no_thread(self, lab: Lab, error: Callable[[], BaseException]) -> None:
+        """What the function had begun may go on: so its worker does not say that it acts no more."""
+        tools = {"keyed": keyed(window="24h"), "unsafe": unsafe}
+        worker = Worker(lab, tools=tools)
+        for tool in tools:
+            with pytest.raises((asyncio.CancelledError, TimeoutError, CallInDoubt)):
+                await worker.do(wants(tool, call=tool), error())
+            with pytest.raises(CallInProgress):
+                await worker.do(wants(tool, call=tool, answer=not_applied(), answered_by="anna"))
+        by_tool = {record.tool: record for record in await worker.pending()}
+        with pytest.raises(Conflict, match="may still take effect"):
+            await worker.resolve(by_tool["unsafe"].key, not_applied())
+        assert [by_tool[tool].until >= by_tool[tool].started + 3600 for tool in tools] == [True, True]
+        assert (await worker.resolve(by_tool["unsafe"].key, applied("seen"))).result == "seen"
+        assert len(worker.performed) == 2
+        soon = Worker(lab, lease=0, tools={"keyed": quick(keyed, window="24h")})
+        with pytest.raises((asyncio.CancelledError, TimeoutError)):
+            await soon.do(wants("keyed", call="c2"), error())
+        assert await soon.do(wants("keyed", call="c2"), "now") == "now"
 
     @needs("ledger")
     @pytest.mark.parametrize("verdict", [applied("paid"), not_applied(), unknown()])
