@@ -67,12 +67,27 @@ class _Held:
         return self.lease.fence
 
     def check(self) -> None:
-        """Raise `LeaseLost` unless nobody else can have it."""
+        """Raise `LeaseLost` if, as far as is known here, somebody else can have it. Asks nobody."""
+        self._check_begun()
+        if self._clock() >= self.safe_until:
+            raise _unsure(self, "its heartbeat is late")
+
+    def _check_begun(self) -> None:
         self.fence()
         if not self.active:
             raise _unsure(self, "it was given back at the end of its block")
-        if self._clock() >= self.safe_until:
-            raise _unsure(self, "its heartbeat is late")
+
+    async def ask(self, opener: Opener) -> None:
+        """Renew the lease. Raises `LeaseLost` when it is somebody else's."""
+        self._check_begun()
+        store = await opener()
+        asked = self._clock()
+        try:
+            await store.renew(self.thread, self.lease.owner, self.lease.fence, self.ttl)
+        except LeaseLost as exc:
+            self.error = self.error or exc
+            raise
+        self.safe_until = max(self.safe_until, asked + self.ttl)
 
     async def beat(self, store: Store, pause: Callable[[float], Awaitable[bool]], report: Callable[[], None]) -> None:
         """Renew the lease until `pause` says that it is enough, or until it is lost."""
@@ -107,6 +122,13 @@ def fence_for(of: object, thread: str) -> int | None:
         if held.of is of and held.thread == thread:
             return held.fence()
     return None
+
+
+def refused(of: object, thread: str, error: LeaseLost) -> None:
+    """A write to `thread` was refused here: what is done next under the same lease need not ask for that."""
+    for held in _leases.get():
+        if held.of is of and held.thread == thread and held.lease.fence == error.facts.get("fence"):
+            held.error = held.error or error
 
 
 def check(of: object, thread: str) -> None:
@@ -218,12 +240,22 @@ class ThreadLease:
 
     @property
     def lost(self) -> bool:
-        """Whether it is known that the thread is another's now: then every write in the block raises."""
+        """Whether it is known that the thread is another's now: from a heartbeat, from `check`, or because a write was
+        refused. Then every further write in the block raises. It asks nobody: `check` does."""
         return self._taken().error is not None
 
     def check(self) -> None:
-        """Raise `LeaseLost` unless nobody else can have the thread. To be called before what cannot be taken back."""
-        self._taken().check()
+        """Make sure, right before what cannot be taken back, that the thread is this owner's; renews the lease.
+
+        One round trip, that blocks. When this returns, nobody gets the thread for `ttl` seconds, unless he takes it over.
+        Raises `LeaseLost` when it is somebody else's, and `Unavailable` when the store cannot be asked: nothing must be
+        done then.
+        """
+        run(self._taken().ask(self._open))
+
+    async def acheck(self) -> None:
+        """`check`, async."""
+        await self._taken().ask(self._open_async)
 
     def fail(self, error: BaseException | str) -> None:
         """Have this owner counted as one that failed, when the lease is given back: see `milepost.recover`."""

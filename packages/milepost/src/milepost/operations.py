@@ -25,10 +25,10 @@ from milepost.codec.codec import Draft, DraftWrite, of_checkpoint
 from milepost.codec.shelf import Shelf
 from milepost.collector import unhurried
 from milepost.equality import matches
-from milepost.errors import Conflict, Corrupt, InvalidConfig, MilepostError, ThreadDeleted, Unserializable
+from milepost.errors import Conflict, Corrupt, InvalidConfig, LeaseLost, MilepostError, ThreadDeleted, Unserializable
 from milepost.heads import Named
 from milepost.history import Walk, write_order
-from milepost.lease import fence_for
+from milepost.lease import fence_for, refused
 from milepost.migrating import Migrated, Migrator, Mode
 from milepost.observe import Event, Watch, log, thread_hash
 from milepost.places import ATTACHMENTS, BEFORE, NAMED, Place, channel_name, check_thread
@@ -339,6 +339,9 @@ class Operations:
                 run.cut = run.cut or draft.id
             await self._disown(side, place.thread, {(place.ns, draft.id), *(run.ahead() if run is not None else ())})
             raise
+        except LeaseLost as exc:
+            refused(self.shared, place.thread, exc)
+            raise
         return config
 
     async def _disown(self, side: Side, thread: str, spots: Collection[Spot], *, wait: bool = True) -> None:
@@ -424,6 +427,8 @@ class Operations:
                     run.refuse(f"a write of checkpoint {id!r}")
         except BaseException as exc:
             error = exc
+            if isinstance(exc, LeaseLost):
+                refused(self.shared, place.thread, exc)
             raise
         finally:
             pending.end(op, error)

@@ -15,7 +15,7 @@ from milepost.codec.calls import (
     fingerprint,
     match_of,
 )
-from milepost.errors import InvalidConfig, Unavailable
+from milepost.errors import InvalidConfig, LeaseLost, Unavailable
 from milepost.ledger.basis import FIRST_LOOK, LAST_LOOK, Basis, Plan, facts, told
 from milepost.ledger.call import Call, Replay, Run
 from milepost.ledger.errors import (
@@ -117,6 +117,9 @@ class Arrival(Basis):
                 if event and answer.row is not None:
                     event.facts["state"], event.facts["claimed"] = answer.row.state, answer.done
                 return answer
+        except LeaseLost as exc:
+            self.refused(plan.request.thread, exc)
+            raise
         except Unavailable:
             # Whether it was applied is not known, but that nothing was performed under this stamp is.
             if change.expect is None:

@@ -19,8 +19,8 @@ from milepost.codec.calls import (
     fingerprint,
     handle_of_own,
 )
-from milepost.errors import InvalidConfig, MilepostError, TooLarge
-from milepost.lease import ThreadLease, fence_for
+from milepost.errors import InvalidConfig, LeaseLost, MilepostError, TooLarge
+from milepost.lease import ThreadLease, fence_for, refused
 from milepost.ledger.boundary import Boundary, Key, OnUnsettled
 from milepost.ledger.call import Call
 from milepost.ledger.errors import (
@@ -147,6 +147,10 @@ class Basis:
     def fence(self, home: str) -> int | None:
         """What a change carries here; a key of global scope is no thread's."""
         return fence_for(self.saver.operations.shared, home) if home else None
+
+    def refused(self, thread: str, error: LeaseLost) -> None:
+        """A change that belongs to `thread` was refused: its lease is known to be lost from here on."""
+        refused(self.saver.operations.shared, thread, error)
 
     def refuse_the_deleted(self, thread: str, tool: str) -> None:
         """Raise `ThreadDeleted` in a run whose thread was deleted under it."""

@@ -59,6 +59,7 @@ class Core(Arrival):
             check_lease(self.saver.operations.shared, call.thread)
             answer = await store.claim(call.home, change, fence=call.fence)
         except LeaseLost as exc:
+            self.refused(call.thread, exc)
             self._end(call)
             raise call.superseded() from exc
         except Unavailable as exc:
@@ -126,6 +127,7 @@ class Core(Arrival):
         try:
             answer = await store.settle(call.home, change, fence=call.fence)
         except LeaseLost as exc:
+            self.refused(call.thread, exc)
             raise call.superseded() from exc
         if not answer.done:
             raise call.superseded()
@@ -272,6 +274,7 @@ class Core(Arrival):
                         event.facts["state"] = change.state
                     return answer
             except LeaseLost as exc:
+                self.refused(call.thread, exc)
                 raise call.superseded() from exc
             except Unavailable as exc:
                 if left:

@@ -193,6 +193,13 @@ class Face:
             async with self.saver.lease(thread, **options) as lease:
                 yield lease
 
+    async def check(self, lease: ThreadLease) -> None:
+        """`ThreadLease.check`."""
+        if self._blocking:
+            lease.check()
+        else:
+            await lease.acheck()
+
     async def erase(self, threads: Sequence[str], **options: Any) -> Sequence[Erased]:
         if self._blocking:
             return self.saver.erase(threads, **options)

@@ -24,29 +24,68 @@ SOON = 0.05
 class Driving(Behaviours):
     """`Saver.lease`: a block of code that drives a thread alone."""
 
-    async def test_writes_in_the_block_carry_the_fence(self, lab: Lab) -> None:
+    @pytest.mark.parametrize("late", ["put", "ordinary write", "special write"])
+    async def test_writes_in_the_block_carry_the_fence(self, lab: Lab, late: str) -> None:
         mine, other = Chain(lab.saver), lab.open()
+
+        async def write_late() -> None:
+            if late == "put":
+                await lab.saver.put(mine.at(), checkpoint("0009", {"x": 9}))
+            else:
+                await lab.saver.put_writes(
+                    mine.at(), [("x" if late == "ordinary write" else "__interrupt__", 9)], "late"
+                )
+
         await mine.put({"x": 1})
         async with lab.saver.lease("thread") as lease:
             await mine.put({"x": 2})
             await mine.writes(("x", 1))
-            lease.check()
+            await lab.saver.check(lease)
             async with other.lease("thread", steal=True) as taken:
                 assert taken.fence > lease.fence
-                for call in (
-                    lambda: lab.saver.put(mine.at(), checkpoint("0009", {"x": 9})),
-                    lambda: lab.saver.put_writes(mine.at(), [("x", 9)], "late"),
-                    lambda: lab.saver.put_writes(mine.at(), [("__interrupt__", 9)], "late"),
-                ):
+                assert not lease.lost
+                for _ in range(2):
                     with pytest.raises(LeaseLost) as caught:
-                        await call()
-                    assert caught.value.thread == "thread"
-                    assert caught.value.found == taken.fence
+                        await write_late()
+                    assert (caught.value.thread, caught.value.found) == ("thread", taken.fence)
+                    assert lease.lost, "a write that was refused says it"
                 await other.put(mine.at("0002"), checkpoint("0003", {"x": 3}))
                 await lab.saver.put(at("another"), checkpoint("0001", {"x": 1}))
         async for saver in lab.views():
             assert await saver.ids(at("thread")) == ["0003", "0002", "0001"]
             assert len((await saver.got(at("thread", "", "0002"))).pending_writes or ()) == 1
+
+    async def test_a_check_asks_the_store(self, lab: Lab) -> None:
+        async with lab.saver.lease("thread", ttl=LONG) as lease:
+            store = await store_of(lab.saver)
+            held = await store.holder("thread")
+            await lab.saver.check(lease)
+            renewed = await store.holder("thread")
+            assert held is not None
+            assert renewed is not None
+            assert renewed.expires >= held.expires
+            async with lab.open().lease("thread", steal=True) as taken:
+                assert not lease.lost
+                for _ in range(2):
+                    with pytest.raises(LeaseLost) as caught:
+                        await lab.saver.check(lease)
+                    assert (caught.value.thread, caught.value.found) == ("thread", taken.fence)
+                    assert lease.lost
+                with pytest.raises(LeaseLost):
+                    await lab.saver.put(at("thread"), checkpoint("0001", {"x": 1}))
+        with pytest.raises(LeaseLost):
+            await lab.saver.check(lease)
+
+    async def test_a_check_that_is_not_answered(self, lab: Lab) -> None:
+        plan = Plan()
+        face = lab.faulty(plan)
+        async with face.lease("thread", ttl=LONG) as lease:
+            plan.arm("before")
+            with pytest.raises(Unavailable):
+                await face.check(lease)
+            plan.disarm()
+            assert not lease.lost
+            await face.check(lease)
 
     async def test_what_a_former_owner_was_refused_is_nothing_to_his_successor(self, lab: Lab) -> None:
         chain = Chain(lab.saver)
@@ -97,7 +136,7 @@ class Driving(Behaviours):
                 async with other.lease("thread", steal="somebody else"):
                     raise AssertionError("two at once")
             async with other.lease("another", owner="the first"):
-                lease.check()
+                await lab.saver.check(lease)
         async with other.lease("thread") as next_one:
             assert next_one.fence > lease.fence
 
@@ -146,7 +185,7 @@ class Driving(Behaviours):
         async with lab.saver.lease("thread") as outer:
             async with lab.saver.lease("thread") as inner:
                 assert (inner.fence, inner.owner) == (outer.fence, outer.owner)
-            outer.check()
+            await lab.saver.check(outer)
             with pytest.raises(Busy):
                 async with lab.open().lease("thread"):
                     raise AssertionError("the inner block gave the lease back")
@@ -166,7 +205,7 @@ class Driving(Behaviours):
             at_work = copy_context()
             at_work.run(check, shared, "thread")
         with pytest.raises(LeaseLost):
-            lease.check()
+            await lab.saver.check(lease)
         with pytest.raises(LeaseLost):
             at_work.run(check, shared, "thread")
         check(shared, "thread")
@@ -214,7 +253,7 @@ class Driving(Behaviours):
             while not lease.lost:
                 await lab.idle()
             with pytest.raises(LeaseLost):
-                lease.check()
+                await lab.saver.check(lease)
             lab.saver.events.clear()
             with pytest.raises(LeaseLost):
                 await lab.saver.put(at("thread"), checkpoint("0001", {"x": 1}))
@@ -229,7 +268,7 @@ class Driving(Behaviours):
                 await lab.idle()
             plan.disarm()
             with pytest.raises(LeaseLost):
-                lease.check()
+                await lab.saver.check(lease)
             with pytest.raises(LeaseLost):
                 await face.put(at("thread"), checkpoint("0001", {"x": 1}))
             assert plan.calls == 0, "it is not even asked"

@@ -80,6 +80,7 @@ class CallsContended(Behaviours):
             async with second.face.lease("thread", steal=True):
                 with pytest.raises(CallSuperseded):
                     await first.check(call)
+                assert lease.lost
                 call.over = False
                 with pytest.raises(CallSuperseded):
                     await first.settle(call, Succeeded("late"))

@@ -159,7 +159,7 @@ class Tenants(Behaviours):
         one, two = lab.open(tenant="one"), lab.open(tenant="two")
         async with one.lease("t") as lease, two.lease("t"):
             await one.put(at("t"), checkpoint("0001", {"x": 1}))
-            lease.check()
+            await one.check(lease)
             with pytest.raises(Busy) as caught:
                 async with lab.open(tenant="one").lease("t"):
                     raise AssertionError("two at once")
