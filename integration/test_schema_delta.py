@@ -138,3 +138,44 @@ async def test_releases_that_take_turns_give_the_default_as_of_any_key(flavour: 
             found = (await flavour.state(graphs[2], ONE)).values["d"]
             assert found == (["default"] if ends == 1 else done["d"])
             assert found[0] == "default"
+
+
+class Gone(TypedDict, total=False):
+    k: str
+
+
+async def _told(flavour: Flavour, before: Graph, after: Graph, saver: Saver, *, whole: bool = False) -> list[str]:
+    """What is told when a thread that `before` has begun goes on with `after`, by what resumes it or from its input."""
+    told: list[str] = []
+    await flavour.invoke(before, {"k": "in", "d": ["in"]}, ONE)
+    saver.observe(lambda event: told.append(event.error or "") if event.outcome == "drift" else None)
+    if whole:
+        first = (await flavour.history(after, ONE))[-1].config
+        await flavour.invoke(after, None, first)
+    await flavour.invoke(after, Command(resume="x"), ONE)
+    await flavour.update(after, ONE, {"k": "updated"}, as_node="z")
+    await flavour.invoke(after, {"k": "again"}, ONE)
+    return told
+
+
+@pytest.mark.parametrize("state", [Lines, Often])
+@pytest.mark.parametrize("whole", [False, True])
+async def test_delta_channels_that_a_graph_does_not_know_are_told_once(
+    flavour: Flavour, state: type, whole: bool
+) -> None:
+    with milepost.connect("memory:") as saver:
+        later = Saver(saver.backend)
+        told = await _told(flavour, _graph(saver, state), _graph(later, Gone), later, whole=whole)
+        # Where the input has not begun, the key in it is all there is of it.
+        assert len(told) == 1
+        assert ("writes to 'd'" if whole else "the delta channels 'd'") in told[0]
+
+
+@pytest.mark.parametrize("state", [Lines, Often, Plain])
+@pytest.mark.parametrize("whole", [False, True])
+async def test_nothing_is_told_of_what_a_graph_knows(flavour: Flavour, state: type, whole: bool) -> None:
+    with milepost.connect("memory:") as saver:
+        later = Saver(saver.backend)
+        before = _graph(saver, state)
+        asked = before if "d" in state.__annotations__ else _graph(saver, Plain)
+        assert await _told(flavour, asked, _graph(later, state), later, whole=whole and state is not Plain) == []

@@ -25,12 +25,23 @@ from milepost.codec.codec import Draft, DraftWrite, of_checkpoint
 from milepost.codec.shelf import Shelf
 from milepost.collector import unhurried
 from milepost.equality import matches
-from milepost.errors import Conflict, Corrupt, InvalidConfig, LeaseLost, MilepostError, ThreadDeleted, Unserializable
+from milepost.errors import (
+    Conflict,
+    Corrupt,
+    FormatTooNew,
+    InvalidConfig,
+    LeaseLost,
+    MilepostError,
+    SchemaMismatch,
+    ThreadDeleted,
+    Unserializable,
+)
 from milepost.heads import Named
 from milepost.history import Walk, write_order
 from milepost.lease import fence_for, refused
 from milepost.migrating import Migrated, Migrator, Mode
 from milepost.observe import Event, Watch, log, thread_hash
+from milepost.overlooking import overlooked, written_keys
 from milepost.places import ATTACHMENTS, BEFORE, NAMED, Place, channel_name, check_thread
 from milepost.runs import Run, Spot
 from milepost.schema import Schemas
@@ -186,7 +197,7 @@ class Operations:
                     if loaded is None:
                         raise
                 else:
-                    codec.remember(thread, snapshot.generation, snapshot.row, header, packs)
+                    codec.remember(thread, snapshot.generation, snapshot.row, header, packs, written_keys(found))
                     self.shared.pending.forgive((thread, place.ns, snapshot.row.id))
                     self.shared.pending.stored(thread, snapshot.row.id)
                     if boundary := self.shared.boundary:
@@ -231,7 +242,7 @@ class Operations:
                 if upgraded and schema:
                     # What the next put stores lies where it does if no change speaks of it.
                     lying = self.upgrader.lying(schema, Where(thread, row.ns, row.id), header)
-                    header = replace(header, checkpoint=checkpoint, layouts=lying)
+                    header = replace(header, checkpoint=checkpoint, metadata=metadata, layouts=lying)
             else:
                 checkpoint = {**header.checkpoint, "channel_values": codec.values(thread, header, shelf)}
                 metadata = header.metadata
@@ -284,7 +295,10 @@ class Operations:
                     item, *_ = self._tuple(
                         snapshot, shelves.get(snapshot.thread) or codec.shelf("", ()), asked or snapshot.row.ns
                     )
-                except Corrupt as exc:
+                except (Corrupt, FormatTooNew, SchemaMismatch, Unserializable) as exc:
+                    # Of all threads, one that this release cannot read holds up no other.
+                    if query.thread is not None and not isinstance(exc, Corrupt):
+                        raise
                     self._report("list", snapshot.thread, exc.message)
                     continue
                 if wanted is None or matches(item.metadata, wanted):
@@ -374,8 +388,8 @@ class Operations:
             rests = draft.ancestors if place.id is None else (place.id, *draft.ancestors)
             shared.pending.refuse_the_late(place.thread, draft.id, rests)
             heads = None if shared.heads is None else shared.heads.wanted(place, source, run)
-            if draft.lost:
-                self._drifted(place.thread, _lost(draft))
+            if told := overlooked(draft):
+                self._drifted(place.thread, told)
             placed = codec.place(draft)
             generation = self._generation(place.thread, place.ns, placed.generation)
             answer = await store.put(place.thread, placed.row, placed.packs, generation, fence=fence, heads=heads)
@@ -555,11 +569,4 @@ def restless(thread: str) -> Conflict:
     return Conflict(
         f"thread {thread!r} was shortened {TRIES} times while it was to be written to: nothing was stored, try again",
         thread=thread,
-    )
-
-
-def _lost(draft: Draft) -> str:
-    return (
-        f"the checkpoint before {draft.id!r} has values for {', '.join(map(repr, draft.lost))}, which the graph does not "
-        "know: from here on they are gone. If keys of its state were renamed or removed, declare a schema with an upgrade."
     )

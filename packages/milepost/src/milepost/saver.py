@@ -230,7 +230,8 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
             before: only checkpoints that come before the one of this ``checkpoint_id``; without an id, all.
             limit: at most so many; 0 is none, None is all. Negative numbers are refused.
 
-        Nothing is held open between two checkpoints. A damaged one is reported and left out.
+        Nothing is held open between two checkpoints. A damaged one is reported and left out; so is, where `config` is None,
+        one that cannot be read for another reason. Of a thread that is named, that is raised.
         """
         query = self._query(config, filter, before)
         return self._list(query, filter, check_limit(limit))

@@ -15,6 +15,7 @@ from milepost.codec.calls import moved
 from milepost.codec.coding import Coding, OwnCoding, coding_for, own_serializer
 from milepost.codec.envelope import Vault, unwrap, wrap
 from milepost.codec.header import Header, front, open_header, open_layouts, reseal_header, seal_header, with_fact
+from milepost.codec.heard import Heard
 from milepost.codec.items import Inline, Item, Piece, cut, size
 from milepost.codec.layout import (
     INLINES,
@@ -69,6 +70,10 @@ class Draft:
     """The generation of the layouts in `pieces`."""
     lost: list[str] = field(default_factory=list)
     """Channels that the parent has a value of, and that this checkpoint leaves out although nobody wrote to them."""
+    passed: list[str] = field(default_factory=list)
+    """Channels that were written to at the parent, and that the graph did not take up."""
+    left: list[str] = field(default_factory=list)
+    """Delta channels of the parent's that the graph does not know."""
 
 
 @dataclass(slots=True)
@@ -176,9 +181,14 @@ class Codec:
         pieces: dict[str, Piece | Layout] = {}
         unchanged: dict[str, Any] = {}
         lost: list[str] = []
+        heard = Heard() if parent is None else memo.heard(ns, parent)
+        passed = heard.passed(versions, metadata.get("source"))
+        left = heard.left(checkpoint["channel_values"], metadata)
         with memo.lock:
             memo.speak(self._coding)
             epoch = memo.epoch
+            if metadata.get("source") == "fork":
+                memo.keep_heard(ns, id, heard)  # of a copy, the same is left
             before = (memo.values(ns, parent) if parent is not None else None) or {}
             for channel, value in checkpoint["channel_values"].items():
                 if type(value) is Kept:
@@ -197,7 +207,7 @@ class Codec:
                     continue
                 if is_snapshot(layout) and (known is None or channel in known):
                     pieces[channel] = layout
-                else:
+                elif channel not in left:
                     lost.append(channel)
         try:
             encoded = front(id, list(pieces), checkpoint, metadata, self.serde, stamp)
@@ -221,6 +231,8 @@ class Codec:
             memo=memo,
             epoch=epoch,
             lost=lost,
+            passed=passed,
+            left=left,
         )
 
     def _cut(self, memo: ThreadMemo, thread: str, ns: str, channel: str, value: Any) -> Piece:
@@ -451,8 +463,16 @@ class Codec:
         layout, _ = self.write_layout(snapshot.thread, snapshot.row.ns, snapshot.row.id, write)
         return self.value(snapshot.thread, channel_name(write.channel), layout, shelf)
 
-    def remember(self, thread: str, generation: int, row: CheckpointRow, header: Header, packs: Sequence[Pack]) -> None:
-        """A checkpoint was read: the next put may refer to what it holds."""
+    def remember(
+        self,
+        thread: str,
+        generation: int,
+        row: CheckpointRow,
+        header: Header,
+        packs: Sequence[Pack],
+        heard: Iterable[str] = (),
+    ) -> None:
+        """A checkpoint was read: the next put may refer to what it holds. `heard` are the channels that were written to."""
         memo = self._memory.thread(thread)
         versions = header.checkpoint.get("channel_versions") or {}
         values = {channel: (versions.get(channel), layout) for channel, layout in header.layouts.items()}
@@ -460,6 +480,7 @@ class Codec:
             memo.speak(self._coding)
             memo.at(generation)
             memo.keep_values(row.ns, row.id, values)
+            memo.keep_heard(row.ns, row.id, Heard.of(header, heard))
             memo.keep_raw(thread, packs)
 
     # Records of the ledger: values on their own.

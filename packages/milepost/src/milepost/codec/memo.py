@@ -12,9 +12,11 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from operator import attrgetter
+from typing import Final
 
 from milepost.codec.coding import Coding
 from milepost.codec.envelope import Vault
+from milepost.codec.heard import Heard
 from milepost.codec.items import Item, Piece, digest_of_plain, watched, weight
 from milepost.codec.layout import Address, Layout
 from milepost.codec.pack import open_pack
@@ -32,6 +34,9 @@ _data = attrgetter("data")
 
 Values = Mapping[str, tuple[object, Layout]]
 """Of one checkpoint: channel -> (version label, layout)."""
+
+
+_NOTHING: Final = Heard()
 
 
 class ThreadMemo:
@@ -55,6 +60,7 @@ class ThreadMemo:
         """(ns, channel) -> bytes of the value that was put last, where somebody wants to know."""
         self._pieces: dict[tuple[str, str], tuple[Piece, int]] = {}
         self._values: OrderedDict[tuple[str, str], Values] = OrderedDict()
+        self._heard: OrderedDict[tuple[str, str], Heard] = OrderedDict()
         self._raw: deque[tuple[str, Sequence[Pack], int]] = deque()
         """What was read and not looked at yet, and how many bytes each reading had."""
         self._raw_size = 0
@@ -109,6 +115,15 @@ class ThreadMemo:
         self._values.move_to_end((ns, id))
         while len(self._values) > _CHECKPOINTS:
             self._values.popitem(last=False)
+
+    def heard(self, ns: str, id: str) -> Heard:
+        return self._heard.get((ns, id), _NOTHING)
+
+    def keep_heard(self, ns: str, id: str, heard: Heard) -> None:
+        self._heard[ns, id] = heard
+        self._heard.move_to_end((ns, id))
+        while len(self._heard) > _CHECKPOINTS:
+            self._heard.popitem(last=False)
 
     def learn(self, items: Sequence[Item], writer: int, first: int) -> None:
         """The store acknowledged `items` under these addresses."""

@@ -16,8 +16,9 @@ from typing_extensions import TypedDict
 
 from milepost import schema as ms
 from milepost.errors import InvalidConfig, SchemaMismatch, Unserializable
+from milepost.places import COUNTERS
 from milepost.schema import Schema, Step
-from milepost.testing.chain import Chain, at, checkpoint
+from milepost.testing.chain import Chain, at, checkpoint, inside
 from milepost.testing.lab import Face, Lab
 from milepost.testing.same import assert_same
 from milepost.testing.suite.basis import Behaviours
@@ -287,6 +288,47 @@ class Releases(Behaviours):
         assert len(drifts) == 1, f"told {len(drifts)} times"
         assert "values for 'a', which" in drifts[0]
         assert (await saver.got(at("thread", id="0001"))).checkpoint["channel_values"]["a"] == 1
+
+    async def test_what_a_graph_does_not_take_up_is_told(self, lab: Lab) -> None:
+        chain = Chain(lab.open())
+        snapshot = {"d": _DeltaSnapshot([1]), "e": _DeltaSnapshot([2]), "__start__": {"entered": 1, "known": 2}}
+        deltas = {name: [1, 1] for name in "fgh"}
+        await chain.put(snapshot, changed=[*snapshot, "f", "g"], metadata={COUNTERS: deltas})
+        await chain.writes(("gone", 1), ("__no_writes__", None), ("branch:to:x", None), ("known", 3))
+        versions = (await chain.saver.got(chain.latest)).checkpoint["channel_versions"]
+        # "e" was stored as a whole again, "f" is counted, "h" was never written to.
+        head = checkpoint(
+            "0002", {"e": _DeltaSnapshot([2]), "known": 3}, {**versions, "known": "9"}, updated_channels=["d", "e"]
+        )
+        for source in ("loop", "fork"):
+            saver = lab.open()
+            await saver.got(chain.at("0001"))
+            facts: Any = {"source": source, "step": 2, "parents": {}, COUNTERS: {"f": [2, 2]}}
+            await saver.put(chain.at("0001"), head, facts, {"known": "9", "e": "9", "__start__": "9"})
+            drifts = [event.error or "" for event in saver.events if event.outcome == "drift"]
+            assert len(drifts) == (source == "loop")
+            if drifts:
+                assert "writes to 'entered', 'gone', which" in drifts[0]
+                assert "the delta channels 'g', which" in drifts[0]
+        # A copy leaves what the original did; what was told once is not told again.
+        for parent, id, told in (("0002", "0003", 1), ("0003", "0004", 0)):
+            saver.events.clear()
+            await saver.put(chain.at(parent), checkpoint(id, {}, {"known": "9"}), {"source": "loop", "step": 3}, {})
+            await saver.got(chain.at(id))
+            assert len([event for event in saver.events if event.outcome == "drift"]) == told
+
+    async def test_a_thread_that_is_refused_holds_up_no_other(self, lab: Lab) -> None:
+        await Chain(lab.open(schema=FIRST), "old").put({"b": ["x"]})
+        await Chain(lab.open(schema=SECOND), "new").put({"b": ["y"]})
+        saver = lab.open(schema=FIRST)
+        assert [inside(one.config)["thread_id"] for one in await saver.list(None)] == ["old"]
+        assert [inside(one.config)["thread_id"] for one in await saver.list(None, limit=1)] == ["old"]
+        (told,) = {event.error or "" for event in saver.events if event.outcome == "fallback"}
+        assert "version 2 of schema 's'" in told
+        # Who names it is to know.
+        for config in (at("new"), at("new", None)):
+            with pytest.raises(SchemaMismatch):
+                await saver.list(config)
 
     @pytest.mark.parametrize("where", ["value", "list", "write"])
     async def test_a_class_that_moved(self, lab: Lab, where: str) -> None:
