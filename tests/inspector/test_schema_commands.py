@@ -160,7 +160,7 @@ def test_what_was_declared(module: Write, fields: str, node: str, change: str) -
     ("child", "change", "code"),
     [
         ("young", "rename_node('child', 'young')", 0),
-        ("young", "rename_node('child', 'kid'), rename_node('kid', 'young')", 0),
+        ("young", "rename_node('child', 'kid'), drop_node('kid', to='young')", 0),
         ("young", "drop_node('child', to='young')", 0),
         ("young", "drop_node('child')", 0),
         ("young", "rename_node('child', 'other')", 1),

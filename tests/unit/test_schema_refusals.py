@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 from langgraph.types import Send
 from milepost import schema as ms
-from milepost.errors import SchemaMismatch
+from milepost.errors import InvalidConfig, SchemaMismatch
 from milepost.schema import Change, Schema, Step
 from milepost.schema.image import Image, Write
 from milepost.schema.schema import Verdict
@@ -187,3 +187,35 @@ def test_an_object_whose_class_has_changed_in_place_is_refused() -> None:
         for values in ({"__start__": value}, {"__pregel_tasks": [Send("n", value)]}):
             with pytest.raises(SchemaMismatch, match="has a field 'a' now and none for what was stored as 'b'"):
                 _upgraded(_image(**values), ms.rename_channel("b", "a"))
+
+
+def _class_renamed(old: str, new: str) -> Change:
+    return ms.rename_class(f"m:{old}", f"m:{new}")
+
+
+RENAMES = pytest.mark.parametrize("rename", [ms.rename_channel, ms.rename_node, _class_renamed])
+
+
+@RENAMES
+@pytest.mark.parametrize("pairs", [("ab", "ba"), ("ab", "bc"), ("ab", "bc", "ca"), ("xy", "ab", "yz", "ba")])
+def test_renames_that_are_meant_to_happen_at_once_are_refused(rename: Any, pairs: tuple[str, ...]) -> None:
+    """One after the other, an exchange makes both one."""
+    with pytest.raises(InvalidConfig, match="one after the other, which makes one of both"):
+        Step(1, 2, *(rename(*pair) for pair in pairs))
+    for pair in pairs:
+        Step(1, 2, rename(*pair))
+
+
+@RENAMES
+@pytest.mark.parametrize(
+    "pairs", [("at", "ba", "tb"), ("at", "ca", "bc", "tb"), ("bc", "ab"), ("ab", "cd"), ("ac", "bc"), ("aa", "ab")]
+)
+def test_renames_that_are_meant_one_after_the_other_are_not(rename: Any, pairs: tuple[str, ...]) -> None:
+    assert len(Step(1, 2, *(rename(*pair) for pair in pairs)).changes) == len(pairs)
+
+
+def test_a_new_key_may_have_a_name_that_was_made_free_for_it() -> None:
+    step = Step(1, 2, ms.rename_channel("a", "t"), ms.add_channel("a", 1), ms.rename_channel("t", "b"))
+    upgraded = Image("t", "", "1", {"channel_values": {"a": 7}, "channel_versions": {"a": 1}, "versions_seen": {}}, {})
+    Schema(State, version=2, upgrades=[step]).upgrade(upgraded, Verdict(1, (step,)), {})
+    assert upgraded.values == {"a": 1, "b": 7}

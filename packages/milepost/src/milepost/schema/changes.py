@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from milepost.errors import InvalidConfig
 from milepost.schema.image import BRANCH, CONTROL, INTERRUPT, JOIN, NO_WRITES, START, TASKS, Image, starts_of
@@ -28,6 +28,14 @@ class NotDeclared(Exception):
     """An upgrade meets something that it says nothing about."""
 
 
+class Rename(NamedTuple):
+    """Of a channel, a node or a class."""
+
+    kind: str
+    old: str
+    new: str
+
+
 class Change:
     """One change. As it stands, it changes nothing."""
 
@@ -39,6 +47,8 @@ class Change:
     """Tasks of the functional API that may have been called by those."""
     renamed_from: tuple[str, ...] = ()
     """Channels whose name changes, by their names before."""
+    rename: Rename | None = None
+    """The one thing that has another name then, and is there still."""
     adds: tuple[str, ...] = ()
     """Channels that it makes."""
     maps: tuple[str, ...] = ()
@@ -79,6 +89,7 @@ class _RenameChannel(Change):
     def __init__(self, old: str, new: str) -> None:
         self._old, self._new = old, new
         self.renamed_from = (old,)
+        self.rename = Rename("channel", old, new)
 
     def channel(self, name: str) -> str:
         return self._new if name == self._old else name
@@ -128,6 +139,7 @@ class _RenameNode(Change):
         self._old, self._new = old, new
         self.nodes = (old,)
         self.calls = tuple(calls)
+        self.rename = None if new is None else Rename("node", old, new)
 
     def node(self, name: str) -> str | None:
         return self._new if name == self._old else name
@@ -147,6 +159,10 @@ class _RenameNode(Change):
 
 
 class _DropNode(_RenameNode):
+    def __init__(self, old: str, new: str | None) -> None:
+        super().__init__(old, new)
+        self.rename = None
+
     def restarts(self, node: str) -> bool:
         return node == self._old
 
@@ -154,6 +170,8 @@ class _DropNode(_RenameNode):
 class _RenameClass(Change):
     def __init__(self, old: ClassName, new: type | ClassName) -> None:
         self.classes = {old: new}
+        target = (new.__module__, new.__qualname__) if isinstance(new, type) else new
+        self.rename = Rename("class", ":".join(old), ":".join(target))
 
 
 class _MapState(Change):
@@ -212,6 +230,28 @@ def _result(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
         return function(*arguments)
     except Exception as exc:
         raise NotDeclared(f"{what} raised {exc!r}") from exc
+
+
+def check_renames(changes: Sequence[Change]) -> None:
+    """Raise `InvalidConfig` where a new name is given away again, and nothing has taken the old one meanwhile.
+
+    Renames that are meant to happen at once, such as an exchange, make one of two when they come one after the other.
+    """
+    for at, first in enumerate(change.rename for change in changes):
+        if first is None or first.old == first.new:
+            continue
+        for later in changes[at + 1 :]:
+            second = later.rename
+            if second is not None and (second.kind, second.old) == (first.kind, first.new):
+                raise InvalidConfig(
+                    f"{first.kind} {first.old!r} is renamed to {first.new!r}, and that to {second.new!r}: one after the other, "
+                    f"which makes one of both. If there was a {first.new!r} before, rename it first, and exchange names "
+                    f"through a third one; if there was none, rename {first.old!r} to {second.new!r}",
+                    what="changes",
+                )
+            taken = second is not None and (second.kind, second.new) == (first.kind, first.old)
+            if taken or (first.kind == "channel" and first.old in later.adds):
+                break  # that is what it made way for
 
 
 def add(image: Image, name: str, value: Any) -> None:

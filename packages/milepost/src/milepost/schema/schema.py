@@ -12,7 +12,7 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from milepost.errors import InvalidConfig, SchemaMismatch
 from milepost.schema.carry import carry, carry_update, carry_writes, gathered
-from milepost.schema.changes import Change, ClassName, NotDeclared, names, text
+from milepost.schema.changes import Change, ClassName, NotDeclared, check_renames, names, text
 from milepost.schema.image import RESUME, TASKS, Image, Write, is_send
 from milepost.schema.shape import Drift, Shape, drift
 from milepost.schema.stamps import Stamp, decode, encode
@@ -45,6 +45,7 @@ class Step:
                 "milepost.schema",
                 what="changes",
             )
+        check_renames(changes)
         object.__setattr__(self, "source", _version(source, "source"))
         object.__setattr__(self, "target", _version(target, "target"))
         object.__setattr__(self, "changes", changes)
