@@ -10,9 +10,10 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,9 @@ def context() -> ForkServerContext:
     found = multiprocessing.get_context("forkserver")
     # Where to find a module the server learns from its environment alone, and it passes over what it does not find.
     os.environ.update(environment())
-    found.set_forkserver_preload(["ledger_worker", "langchain.agents", "milepost_files", "milepost_postgres"])
+    found.set_forkserver_preload(
+        ["ledger_worker", "langchain.agents", "milepost_files", "milepost_postgres", "milepost_redis"]
+    )
     return found
 
 
@@ -138,11 +141,11 @@ def settle_by_hand(url: str, thread: str, word: Word, found: Mapping[str, Any]) 
 class Worker:
     """A process that lives one life."""
 
-    def __init__(self, life: Life) -> None:
+    def __init__(self, life: Life, target: Callable[[Life, Connection], None] = live) -> None:
         self._life = life
         processes = context()
         self._ours, theirs = processes.Pipe(duplex=False)
-        self._process = processes.Process(target=live, args=(life, theirs), daemon=True)
+        self._process = processes.Process(target=target, args=(life, theirs), daemon=True)
         with _one_at_a_time:
             self._process.start()
         theirs.close()
