@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import milepost
 import pytest
-from driving import place, thread
-from langchain_core.messages import HumanMessage
+from driving import Flavour, Graph, graph_of, place, thread
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.tools import tool
+from langgraph.graph import END, START, MessagesState
+from langgraph.prebuilt import ToolNode
 from ledger_agents import build
 from ledger_points import Death, Points
 from ledger_trial import Worker, World, running_world
-from ledger_worker import Cell, Flavour, Life, charge_tools, wiring
-from milepost.tools import Ledger
+from ledger_worker import Cell, Life, charge_tools, wiring
+from milepost.errors import InvalidConfig
+from milepost.saver import Saver
+from milepost.tools import Ledger, fan_out, unsafe
 from rollback_worker import roll_back
 from stores import url_of
 
@@ -78,9 +85,9 @@ class Outcome:
         )
 
 
-def _killed(url: str, name: str, world: World, death: Death, flavour: Flavour) -> Outcome:
-    life = Life(Cell("ToolNode", "sync", "keyed", flavour), url, name, world.port, 1, death)
-    _charged(replace(life, cell=replace(life.cell, flavour="blocking"), death=None))
+def _killed(url: str, name: str, world: World, death: Death, cell: Cell) -> Outcome:
+    life = Life(cell, url, name, world.port, 1, death)
+    _charged(replace(life, cell=replace(cell, flavour="blocking"), death=None))
     assert Worker(life, roll_back).last_word() is None
     word = Worker(replace(life, run=2, death=None), roll_back).last_word()
     assert word is not None
@@ -97,9 +104,87 @@ def test_killed_around_any_compensation_each_effect_is_undone_once(backend: str,
     url = url_of(backend, tmp_path)
 
     def tried(number: int) -> Outcome:
-        flavour: Flavour = "blocking" if number % 2 else "async"
-        return _killed(url, f"{backend} {tmp_path.name} {number}", world, DEATHS[number], flavour)
+        cell = Cell("ToolNode", "sync", "keyed", "blocking" if number % 2 else "async")
+        return _killed(url, f"{backend} {tmp_path.name} {number}", world, DEATHS[number], cell)
 
     with ThreadPoolExecutor(len(DEATHS)) as pool:
         outcomes = list(pool.map(tried, range(len(DEATHS))))
     assert [one for one in zip(DEATHS, outcomes, strict=True) if not one[1].right] == []
+
+
+def _paying(saver: Saver, ledger: Ledger, *orders: str) -> Graph:
+    """A model that asks for one payment after the other, in the same words each time."""
+
+    @tool
+    def pay(order: str) -> str:
+        """Pay for an order."""
+        return f"paid {order}"
+
+    def think(state: MessagesState) -> dict[str, Any]:
+        said = sum(isinstance(one, AIMessage) for one in state["messages"])
+        calls = [{"name": "pay", "args": {"order": order}, "id": "c", "type": "tool_call"} for order in orders]
+        return {"messages": [AIMessage("", id=f"m{said}", tool_calls=calls[said : said + 1])]}
+
+    builder = graph_of(MessagesState)
+    builder.add_node("model", think)
+    tools = ToolNode([pay], wrap_tool_call=ledger.wrap_tool_call, awrap_tool_call=ledger.awrap_tool_call)
+    builder.add_node("tools", tools)
+    builder.add_edge(START, "model")
+    builder.add_conditional_edges("model", fan_out("tools"), ["tools", END])
+    builder.add_edge("tools", "model")
+    return builder.compile(checkpointer=saver)
+
+
+async def _roll_back(ledger: Ledger, to: Any, flavour: Flavour) -> None:
+    if flavour.name == "blocking":
+        await asyncio.to_thread(ledger.rollback, "one", to=to)
+    else:
+        await ledger.arollback("one", to=to)
+
+
+async def test_an_effect_is_undone_from_where_it_was_made_last(saver: Saver, flavour: Flavour) -> None:
+    undone: list[tuple[str, int]] = []
+    policy = unsafe(compensate=lambda record, _: undone.append((record.arguments["order"], record.generation)))
+    ledger = Ledger(saver, {"pay": policy})
+    graph, config = _paying(saver, ledger, "1", "2"), thread("one")
+
+    async def back_to(messages: int) -> None:
+        """To the latest state of so many messages in which the model is next."""
+        states = [one for one in await flavour.history(graph, config) if one.next == ("model",)]
+        await _roll_back(ledger, next(one.config for one in states if len(one.values["messages"]) == messages), flavour)
+
+    await flavour.invoke(graph, {"messages": [HumanMessage("go", id="h")]}, config)
+    await back_to(1)
+    await flavour.invoke(graph, None, config)
+    await back_to(3)
+    assert undone == [("2", 0), ("1", 0), ("2", 1)]
+
+
+async def test_an_effect_of_a_node_is_undone_by_whoever_declares_it(saver: Saver, flavour: Flavour) -> None:
+    undone: list[Any] = []
+    policy = unsafe(compensate=lambda record, _: undone.append(record.info.own))
+
+    def declared(ledger: Ledger) -> Any:
+        @ledger.effect(key=lambda name: f"welcome {name}", policy=policy)
+        def welcome(name: str) -> str:
+            return f"welcome, {name}"
+
+        return welcome
+
+    welcome = declared(Ledger(saver))
+    builder = graph_of(MessagesState)
+    builder.add_node("greet", lambda _: {"messages": [AIMessage(welcome("ann"))]})
+    builder.add_edge(START, "greet")
+    builder.add_edge("greet", END)
+    graph = builder.compile(checkpointer=saver)
+    await flavour.invoke(graph, {"messages": []}, thread("one"))
+    (to,) = [one.config for one in await flavour.history(graph, thread("one")) if one.next == ("greet",)]
+    other = Ledger(saver)
+    (record,) = other.calls("one")
+    # By its place, not by when it was: with durability "async" the checkpoint may be stored after the effect was made.
+    assert record.info.checkpoints == (("", place(to)["checkpoint_id"]),)
+    with pytest.raises(InvalidConfig, match="welcome"):
+        await _roll_back(other, to, flavour)
+    declared(other)
+    await _roll_back(other, to, flavour)
+    assert undone == ["welcome ann"]

@@ -15,6 +15,7 @@ from milepost.callstore import CallAnswer, CallChange, CallRow, CallStore
 from milepost.codec.calls import (
     MAX_KEY,
     CallInfo,
+    Checkpoints,
     call_key,
     fingerprint,
     handle_of_own,
@@ -113,6 +114,8 @@ class Basis:
         self.renew()
         self.answer_here: Callable[[str], tuple[Verdict, str] | None] = lambda _id: None
         """The id of a pause -> the verdict that the run at hand was resumed with, and by whom. For adapters to set."""
+        self.started_here: Callable[[], Checkpoints] = tuple
+        """What `CallRequest.checkpoints` is of the task that this is called in. For adapters to set."""
         boundary.accompany(self)
 
     def renew(self) -> None:

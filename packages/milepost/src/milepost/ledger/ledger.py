@@ -246,7 +246,8 @@ class Ledger:
         if given is not None:
             self._rollbacks.given.note(tool, function, given)
         here = _configurable_here()
-        thread = str(here["thread_id"]) if thread_id is None and here.get("thread_id") is not None else thread_id
+        run_of = None if here.get("thread_id") is None else str(here["thread_id"])
+        thread = run_of if thread_id is None else thread_id
         if thread is None and scope == "thread":
             raise InvalidConfig(
                 f"the call {key!r} is made outside of a run: name its thread, thread_id=…, or use scope='global'",
@@ -257,6 +258,7 @@ class Ledger:
             tool=tool,
             arguments={"args": list(args), "kwargs": dict(kwargs)},
             thread="" if thread is None else check_thread(thread),
+            checkpoints=self.core.started_here() if scope == "thread" and thread == run_of else (),
             key=key,
             scope=scope,
             policy=given,

@@ -39,7 +39,7 @@ from milepost.ledger.policy import Declared
 from milepost.ledger.results import answer_of, replayed, stored
 from milepost.tools.arguments import arguments_of
 from milepost.tools.conversation import Conversation, Conversations
-from milepost.tools.pregel import Task, answers_here, task_of
+from milepost.tools.pregel import Task, answers_here, innermost_first, started_here, task_of
 from milepost.tools.watching import Watch
 
 if TYPE_CHECKING:
@@ -109,6 +109,7 @@ class Ledger(PlainLedger):
         self._warned: set[str] = set()
         self._policies: dict[str, tuple[ToolPolicy, ToolPolicy]] = {}
         self.core.answer_here = _answer_here
+        self.core.started_here = started_here
         self.core.boundary.accompany(self._conversations, self._seats)
 
     def middleware(self) -> LedgerMiddleware:
@@ -197,7 +198,7 @@ class Ledger(PlainLedger):
             human="" if asked is None else asked.human,
             branch=conversation.branch,
             alike=() if asked is None else conversation.alike(call, asked),
-            checkpoints=tuple(task.started_from.items())[::-1],
+            checkpoints=innermost_first(task.started_from),
             durable=task.durability != "exit",
             epoch=task.epoch,
             policy=self._refusing(call["name"], policy),

@@ -12,6 +12,7 @@ from typing import Any
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.prebuilt import ToolNode, ToolRuntime
 
+from milepost.codec.calls import Checkpoints
 from milepost.errors import InvalidConfig
 from milepost.ledger.request import EPOCH
 
@@ -56,14 +57,13 @@ def task_of(runtime: ToolRuntime[Any, Any]) -> Task:
             what="thread_id",
             value="None",
         )
-    started_from: Mapping[str, str] = inner.get(_CHECKPOINT_MAP) or {}
     path = runtime.config.get("metadata", {}).get(_PATH) or ()
     return Task(
         info.thread_id,
         info.checkpoint_ns,
         info.task_id,
         info.checkpoint_id,
-        started_from,
+        inner.get(_CHECKPOINT_MAP) or {},
         inner.get(_DURABILITY) or "async",
         _PULL in path,
         _has_answers(inner.get(_SCRATCHPAD)),
@@ -73,8 +73,21 @@ def task_of(runtime: ToolRuntime[Any, Any]) -> Task:
 
 def answers_here() -> Mapping[str, Any]:
     """Interrupt id -> answer, of the resume map that the run at hand was started with."""
-    inner: Mapping[str, Any] = (var_child_runnable_config.get() or {}).get("configurable") or {}
-    return inner.get(_RESUME_MAP) or {}
+    return _here().get(_RESUME_MAP) or {}
+
+
+def started_here() -> Checkpoints:
+    """What the task started from that this is called in; empty outside of one."""
+    return innermost_first(_here().get(_CHECKPOINT_MAP) or {})
+
+
+def innermost_first(started_from: Mapping[str, str]) -> Checkpoints:
+    """`Task.started_from`, for a `CallRequest`."""
+    return tuple(started_from.items())[::-1]
+
+
+def _here() -> Mapping[str, Any]:
+    return (var_child_runnable_config.get() or {}).get("configurable") or {}
 
 
 def is_of_tool_node(execute: Callable[..., Any]) -> bool:
