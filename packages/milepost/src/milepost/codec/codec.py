@@ -305,16 +305,20 @@ class Codec:
         """Encode after all what the draft refers to and the store may not have any more.
 
         The snapshot of a delta channel that was only carried along is left out then: the walk along the parents finds
-        it, as it would have for any other saver.
+        it, as it would have for any other saver. The front names channels by their place, and these are the last ones:
+        those behind it are left out as well.
         """
+        left_out = False
         for channel, piece in tuple(draft.pieces.items()):
-            if not isinstance(piece, tuple) or holds(piece):
+            carried = isinstance(piece, tuple) and channel not in draft.unchanged
+            if not isinstance(piece, tuple) or (holds(piece) and not (carried and left_out)):
                 continue
-            if channel in draft.unchanged:
+            if carried:
+                del draft.pieces[channel]
+                left_out = True
+            else:
                 value = draft.unchanged.pop(channel)
                 draft.pieces[channel] = self._cut(draft.memo, draft.thread, draft.ns, channel, value)
-            else:
-                del draft.pieces[channel]
 
     def learn(self, placed: Placed, generation: int) -> None:
         """The store has acknowledged `placed`."""

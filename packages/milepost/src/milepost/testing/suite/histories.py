@@ -94,6 +94,27 @@ class Histories(Behaviours):
         await migrated(new, history=True)
         assert await rebuilt(lab.open(schema=second()), chain.latest) == expected
 
+    async def test_snapshots_that_are_carried_along_are_not_mixed_up(self, lab: Lab) -> None:
+        """A put goes on from what was migrated meanwhile: of the snapshots that it refers to, one is another now."""
+        long = {name: [f"{name} {number} " + "words " * 50 for number in range(3)] for name in ("d", "e", "f")}
+        snapshots = {name: _DeltaSnapshot(lines) for name, lines in long.items()}
+        chain = Chain(lab.open(schema=FIRST))
+        await chain.put({"n": 1, **snapshots})
+        slow = lab.open()
+        await slow.got(chain.latest)
+        new = lab.open(schema=second(ms.map_channel("d", upper)))
+        await migrated(new)
+        await migrated(new, mode="finalise")
+        chain.saver = slow
+        await chain.put({"n": 2}, changed=("n",))
+        for saver in (slow, lab.open()):
+            values = (await saver.got(chain.latest)).checkpoint["channel_values"]
+            expected = {"n": 2, **snapshots, "d": _DeltaSnapshot(upper(long["d"]))}
+            assert_same({name: expected[name] for name in values}, values)
+            for name, lines in expected.items():
+                if name not in values:
+                    assert (await saver.history(chain.latest, [name]))[name].get("seed") == lines
+
     async def test_a_channel_that_was_there_is_not_begun_anew(self, lab: Lab) -> None:
         chain = Chain(lab.open(schema=FIRST))
         await chain.put({"n": 1, "d": _DeltaSnapshot(["seed"])}, metadata=since(0))
