@@ -10,11 +10,10 @@ from typing import Any, Final, cast
 from langchain_core.messages import BaseMessage, ToolCall, ToolMessage
 from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, CheckpointTuple
 from langgraph.checkpoint.base.id import uuid6
-from langgraph.errors import InvalidUpdateError
-from langgraph.types import Command, StateUpdate
 
 from milepost.callstore import CallQuery
 from milepost.errors import InvalidConfig
+from milepost.ledger.commands import Command, InvalidUpdateError, StateUpdate
 from milepost.ledger.core import Core
 from milepost.ledger.hands import Hands
 from milepost.ledger.record import CallRecord

@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from langchain_core.messages import ToolMessage
-from langgraph.types import Command, Send
+
+from milepost.ledger.commands import Command, Send
 
 T = TypeVar("T")
 

@@ -7,14 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolCall, ToolMessage
-from langgraph.graph import END
-from langgraph.types import Command
 
 from milepost.codec.calls import call_key
+from milepost.ledger.commands import END, Command
 from milepost.ledger.record import CallRecord
 from milepost.ledger.results import answer_of, replayed
 
-Part: TypeAlias = ToolMessage | Command[Any]
+Part: TypeAlias = "ToolMessage | Command[Any]"
 
 NOT_RECORDED: Final = (
     "nothing is recorded of it: it was not begun, its tool is readonly, or its key is recorded for other arguments"
