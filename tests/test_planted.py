@@ -91,6 +91,7 @@ FAULTS: dict[Any, str] = {
     ledgers.nobody_waits_for_zombies: "test_nobody_decides_while_a_zombie_can_act",
     ledgers.arguments_do_not_matter: "test_the_same_key_for_something_else",
     ledgers.orphans_stay_bound_to_their_message: "test_a_call_worded_anew_takes_over_the_record",
+    ledgers.bound_to_the_first_attempt: "test_tried_again_on_another_branch",
     ledgers.undone_in_order_of_start: "test_the_last_effect_is_undone_first",
     ledgers.a_failed_call_is_an_orphan: "test_a_new_call_is_no_orphan_of_what_was_undone",
     parts.pending_writes_are_not_upgraded: "test_an_upgrade_covers_all_that_is_kept_under_a_name",

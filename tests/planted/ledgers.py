@@ -149,6 +149,11 @@ def orphans_stay_bound_to_their_message(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Arrival, "_adopt", adopt)
 
 
+def bound_to_the_first_attempt(patch: pytest.MonkeyPatch) -> None:
+    """A call that is performed again stays where it was performed at first."""
+    patch.setattr(arrival, "_from_here", lambda _plan, _row, info, _earlier: info)
+
+
 def undone_in_order_of_start(patch: pytest.MonkeyPatch) -> None:
     inner = rollback.Rollbacks.plan
 

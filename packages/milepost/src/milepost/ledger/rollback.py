@@ -140,8 +140,8 @@ class Rollbacks:
             tools = sorted({record.tool for record in refused})
             raise Irreversible(
                 f"{len(refused)} calls of {', '.join(tools)} in thread {thread!r} cannot be undone: nothing was done. Give "
-                "their tools a compensate=…, or name them in accept_irreversible. (Calls of global scope always stay: other "
-                "threads may rest on them.)",
+                "their tools a compensate=…, or name them in accept_irreversible. (What stays in any case: calls of global "
+                "scope, as other threads may rest on them, and effects within a call that has not succeeded.)",
                 thread=thread,
                 tools=tools,
                 keys=[record.key for record in refused],
