@@ -29,6 +29,7 @@ from milepost.ledger.errors import (
     pause_id,
 )
 from milepost.ledger.hands import Hands
+from milepost.ledger.plain import is_for, taken
 from milepost.ledger.policy import ToolPolicy
 from milepost.ledger.record import CallRecord
 from milepost.ledger.request import (
@@ -141,6 +142,9 @@ class Arrival(Basis):
             at=plan.at,
             began=self.book.began(row),
         )
+        plain = plan.request.plain
+        if plain and not is_for(plain, self.book.open(row).trail):
+            call.passed = plain
         if plan.at is not None:
             self.boundary.begins(plan.at, self.settings.on_unsettled)
         return call
@@ -181,7 +185,7 @@ class Arrival(Basis):
         if row.state == "failed":
             return self._again(plan, row, attempt=row.attempt + 1, outcome={}, note="tried again")
         if row.state == "suspended":
-            return self._again(plan, row, note="resumed")
+            return self._again(plan, row, note=taken(plan.request.plain, record.trail))
         if row.state == "started":
             if row.until > now:
                 await self.wait(hands, plan, record, row.until - now)

@@ -66,6 +66,8 @@ class Call:
         """That transaction is known to be committed."""
         self.over = False
         """The call is settled, given up, or another worker's."""
+        self.passed = ""
+        """The digest of an answer that the run was resumed with, and that is none to a question of this call's function."""
         self.abandoned = False
         """Whoever waited for its function has left it, and it may go on in its thread."""
         self.in_doubt = False

@@ -25,6 +25,7 @@ from milepost.ledger.errors import (
     LedgerError,
 )
 from milepost.ledger.hands import Hands
+from milepost.ledger.plain import passed
 from milepost.ledger.request import (
     CallRequest,
     Failed,
@@ -237,7 +238,7 @@ class Core(Arrival):
                 note=outcome.error,
             )
         if isinstance(outcome, Suspended):
-            return book.change(call.home, call.record_key, call.mark, "suspended", lease=0.0)
+            return book.change(call.home, call.record_key, call.mark, "suspended", lease=0.0, note=passed(call.passed))
         return book.change(
             call.home,
             call.record_key,

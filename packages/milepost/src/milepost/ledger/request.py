@@ -62,6 +62,8 @@ class CallRequest:
     """The run was resumed with this verdict under the id of the call's pause."""
     answered_by: str = ""
     """Who gave `answer`."""
+    plain: str = ""
+    """A digest of what the run was resumed with without saying which question that answers; "" without such an answer."""
     orphans: OnOrphan | None = None
     """Instead of the ledger's own setting."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import warnings
 from collections import OrderedDict
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from langchain_core.messages import ToolCall, ToolMessage
 from langchain_core.tools import BaseTool
 from langgraph import errors
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.errors import GraphBubbleUp, GraphInterrupt, ParentCommand
 from langgraph.prebuilt.tool_node import ToolCallRequest
 
@@ -21,6 +23,7 @@ from milepost.errors import InvalidConfig
 from milepost.flavour import run
 from milepost.ledger import (
     Call,
+    CallPaused,
     CallRequest,
     CallStopped,
     LedgerError,
@@ -37,9 +40,10 @@ from milepost.ledger.basis import OverSaver
 from milepost.ledger.hands import Hands
 from milepost.ledger.policy import Declared
 from milepost.ledger.results import answer_of, replayed, stored
+from milepost.observe import log
 from milepost.tools.arguments import arguments_of
 from milepost.tools.conversation import Conversation, Conversations
-from milepost.tools.pregel import Task, answers_here, innermost_first, started_here, task_of
+from milepost.tools.pregel import Task, answers_here, innermost_first, started_here, task_of, withhold_plain_answer
 from milepost.tools.watching import Watch
 
 if TYPE_CHECKING:
@@ -48,6 +52,7 @@ if TYPE_CHECKING:
 _is_invalid_resume: Callable[[BaseException], bool] = getattr(errors, "is_invalid_resume", lambda _: False)
 """Whether the answer to an interrupt does not fit its schema. An older LangGraph does not look."""
 
+_ANSWERS = JsonPlusSerializer()
 _SEATS = 1024
 """Tasks of which is remembered which calls they perform."""
 
@@ -55,6 +60,12 @@ OUTCOME_UNKNOWN = (
     "The outcome of this call is unknown: it may have been performed, and it may not. Do not repeat it. ({error})"
 )
 """What the model reads where a ToolNode makes a message of an exception that leaves the outcome open."""
+
+
+_PLAIN_AT_PAUSE = (
+    "the run was resumed with a plain answer and still waits for a verdict: it is not taken for one, nor for the answer to "
+    "what the tool asks later. Answer under the id of the pause, Command(resume={%r: …}), or with Ledger.resolve. (tool %r)"
+)
 
 
 class SharedTask(CallStopped):
@@ -156,6 +167,8 @@ class Ledger(PlainLedger):
         try:
             done = await self.core.perform(hands, wanted, body)
         except BaseException as exc:
+            if isinstance(exc, CallPaused) and wanted.plain:
+                log.warning(_PLAIN_AT_PAUSE, exc.facts["id"], call["name"])
             return attempt.ended(exc)
         if isinstance(done, Replay):
             then = done.record.info.call
@@ -202,6 +215,7 @@ class Ledger(PlainLedger):
             durable=task.durability != "exit",
             epoch=task.epoch,
             policy=self._refusing(call["name"], policy),
+            plain="" if task.plain is None else _digest_of(task.plain),
         )
 
     def _refusing(self, tool: str, policy: ToolPolicy) -> ToolPolicy:
@@ -321,6 +335,8 @@ class _Attempt:
         self._call = current_call()
         if self.guard is not None:
             await self.guard()
+        if self._call.passed:
+            withhold_plain_answer(self._request.runtime)
         tool = self._request.tool
         assert tool is not None
         try:
@@ -402,6 +418,12 @@ def verdict_of(answer: Any) -> tuple[Verdict, str]:
                 what="answer",
                 value=repr(answer)[:200],
             )
+
+
+def _digest_of(answer: Any) -> str:
+    """Equal for equal answers."""
+    kind, data = _ANSWERS.dumps_typed(answer)
+    return hashlib.sha256(kind.encode() + data).hexdigest()[:16]
 
 
 @contextmanager

@@ -42,6 +42,8 @@ class Task:
     """It was started by an edge, not by a `Send`: a ToolNode then performs all calls of the last message in it."""
     answered: bool
     """It has answers to interrupts, which whoever asks next in it takes in their order."""
+    plain: Any
+    """What the run was resumed with without saying which question that answers; None without such an answer."""
     epoch: str
     """Of the config: see `EPOCH`."""
 
@@ -67,6 +69,7 @@ def task_of(runtime: ToolRuntime[Any, Any]) -> Task:
         inner.get(_DURABILITY) or "async",
         _PULL in path,
         _has_answers(inner.get(_SCRATCHPAD)),
+        _plain_answer(inner.get(_SCRATCHPAD)),
         str(inner.get(EPOCH) or ""),
     )
 
@@ -95,5 +98,18 @@ def is_of_tool_node(execute: Callable[..., Any]) -> bool:
     return getattr(execute, "__module__", None) == ToolNode.__module__
 
 
+def withhold_plain_answer(runtime: ToolRuntime[Any, Any]) -> None:
+    """Have what runs in the task find no plain answer. Other tasks of the step may have asked for it, and keep it: so it is
+    not taken, but hidden."""
+    scratchpad = runtime.config.get("configurable", {}).get(_SCRATCHPAD)
+    if scratchpad is not None:
+        # It is frozen, of this task alone, and what lies in its config is copied on the way to the tool.
+        object.__setattr__(scratchpad, "get_null_resume", lambda _take=False: None)
+
+
 def _has_answers(scratchpad: Any) -> bool:
-    return scratchpad is not None and (bool(scratchpad.resume) or scratchpad.get_null_resume() is not None)
+    return scratchpad is not None and (bool(scratchpad.resume) or _plain_answer(scratchpad) is not None)
+
+
+def _plain_answer(scratchpad: Any) -> Any:
+    return None if scratchpad is None else scratchpad.get_null_resume()
