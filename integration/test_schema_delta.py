@@ -179,3 +179,19 @@ async def test_nothing_is_told_of_what_a_graph_knows(flavour: Flavour, state: ty
         before = _graph(saver, state)
         asked = before if "d" in state.__annotations__ else _graph(saver, Plain)
         assert await _told(flavour, asked, _graph(later, state), later, whole=whole and state is not Plain) == []
+
+
+async def test_compaction_does_not_upgrade_twice(flavour: Flavour) -> None:
+    with milepost.connect("memory:", schema=_schema(Lines, 1)) as saver:
+        await flavour.invoke(_graph(saver, Lines), {"k": "in", "d": ["in"]}, ONE)
+        louder = ms.map_channel("d", lambda lines: [f"{line}!" for line in lines])
+        later = _after(saver, _schema(Lines, 2, louder))
+        graph = _graph(later, Lines)
+        await flavour.invoke(graph, Command(resume="x"), ONE)
+        done = (await flavour.state(graph, ONE)).values["d"]
+        assert done == ["in!", "a!", "x", "z"]
+        for compact in (lambda _state, _: {"k": "K"}, lambda state, _: {"d": state["d"][-3:]}):
+            (report,) = later.maintain(compact=compact, graph=graph, quiet=0).threads
+            assert report.outcome == "changed", report
+        found = (await flavour.state(graph, ONE)).values
+        assert found == {"k": "K", "d": done[-3:]}

@@ -13,14 +13,15 @@ from langgraph.checkpoint.base import DeltaChannelHistory
 
 from milepost import archive, maintenance, sweeping, upkeep
 from milepost.codec.codec import of_checkpoint
-from milepost.errors import Conflict, Corrupt, InvalidConfig, MilepostError
+from milepost.errors import Conflict, Corrupt, InvalidConfig, MilepostError, SchemaMismatch
 from milepost.filling import Filling
 from milepost.observe import log, thread_hash
 from milepost.operations import PAGE, TRIES, Operations, restless
 from milepost.places import ATTACHMENTS, PINNED, Place
 from milepost.retention import live_spans
+from milepost.schema.schema import Where
 from milepost.sides import Side
-from milepost.store import Query, Store
+from milepost.store import CheckpointRow, Query, Store
 from milepost.tenants import TenantBackend, bare_name, full_name
 
 
@@ -31,7 +32,18 @@ async def keep(ops: Operations, side: Side, order: upkeep.Order) -> upkeep.Repor
         # What is rebuilt is stored again.
         return await Operations(ops.shared, ops.codec.exact()).history(side, Place(thread, ns, id), channels)
 
-    order = replace(order, ledger="ledger" in ops.shared.backend.capabilities)
+    def current(thread: str, row: CheckpointRow, stamp: bytes | None) -> bool:
+        schema = ops.upgrader.schema(row.ns) if ops.upgrader else None
+        try:
+            return schema is None or not schema.judge(stamp, Where(thread, row.ns, row.id)).steps
+        except SchemaMismatch:
+            return False
+
+    order = replace(
+        order,
+        ledger="ledger" in ops.shared.backend.capabilities,
+        compaction=replace(order.compaction, current=current),
+    )
     return await upkeep.maintain(await ops.open(side), ops.codec, order, history, side.ask, ops.watch)
 
 

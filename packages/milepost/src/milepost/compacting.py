@@ -43,6 +43,8 @@ class Compaction:
     """Seconds since the head was put, at least: a run that goes on would not notice the new checkpoint."""
     channels: Mapping[str, Any] = field(default_factory=dict)
     """Those of the graph, which know how to rebuild delta channels."""
+    current: Callable[[str, CheckpointRow, bytes | None], bool] = lambda *_: True
+    """Whether a thread's checkpoint, with its stamp, is of the schema version of now: compactors know that one alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ async def compacted(
     # Raises where the data of an object stands for it: that is not to be stored in its place.
     exact = codec.exact()
     header = exact.header(thread, head)
-    if not await _settled(survey, mark):
+    if not compaction.current(thread, head, header.stamp) or not await _settled(survey, mark):
         return None
     loaded = await store.get(thread, ns, head.id)
     if loaded is None or loaded.snapshots[0].row.header != head.header:

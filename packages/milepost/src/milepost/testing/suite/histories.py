@@ -190,3 +190,16 @@ class Histories(Behaviours):
         await migrated(saver, mode="finalise")
         await alone.prune(["thread"])
         assert await rebuilt(alone, chain.latest) == expected
+
+    async def test_compaction_waits_until_the_head_is_of_this_version(self, lab: Lab) -> None:
+        chain = Chain(lab.open(schema=FIRST))
+        await chain.put({"n": 1, "d": ["a", "b"]})
+        schema = second(ms.map_channel("d", upper))
+        first: dict[str, Any] = {"compact": lambda state, _: {"d": state["d"][:1]}, "quiet": 0}
+        for saver in (lab.open(schema=schema), lab.open(schema=second())):
+            assert (await saver.maintain(**first)).threads == ()
+        new = lab.open(schema=schema)
+        assert (await new.got(chain.latest)).checkpoint["channel_values"]["d"] == ["A", "B"]
+        await migrated(new)
+        assert [one.compacted for one in (await new.maintain(**first)).threads] == [("d",)]
+        assert (await new.got(chain.latest)).checkpoint["channel_values"] == {"n": 1, "d": ["A"]}
