@@ -89,7 +89,7 @@ class Repairs:
         records = await self._records(hands, thread)
         added: list[ToolMessage] = []
         left: list[Unanswered] = []
-        seen = not records
+        seen = not any(record.thread and record.info.call is not None for record in records)
         for ns in sorted({"", *(space_of(record.info) for record in records if record.thread)}):
             head = await self._head(hands, Place(thread, ns, None), channel, driver, records)
             if head is None:
@@ -103,7 +103,8 @@ class Repairs:
                     assert head is not None
             if head.delta:
                 for question in head.questions:
-                    question.parts, question.reason = (), question.reason or _GONE_ON
+                    if question.parts:
+                        question.parts, question.reason = (), question.reason or _GONE_ON
             else:
                 added += await self._directly(hands, head, driver)
             left += [question.left(ns) for question in head.questions if not question.parts]

@@ -10,7 +10,7 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot  # LangGraph has no 
 from langgraph.types import Command
 
 from milepost.errors import InvalidConfig
-from milepost.ledger import Suspended, idempotent, unsafe
+from milepost.ledger import Repair, Suspended, idempotent, unsafe
 from milepost.places import COUNTERS
 from milepost.testing.chain import Chain, at, checkpoint
 from milepost.testing.lab import Lab
@@ -69,9 +69,14 @@ class Repairs(Behaviours):
 
     @needs("ledger")
     async def test_a_channel_that_is_nowhere(self, lab: Lab) -> None:
-        worker = Worker(lab)
-        await Chain(lab.saver).put({"messages": [_asks("m1", "c1")]})
-        await worker.do(wants())
+        worker = Worker(lab, default=unsafe(key=lambda _: "g", scope="global"))
+        await worker.do(wants(thread="other"))
+        chain = Chain(lab.saver)
+        await chain.put({"n": 1})
+        await worker.once("welcome", lambda: 1, thread_id="thread")
+        assert await worker.repair() == Repair("thread"), "nothing is missed where no tool was called"
+        await chain.put({"messages": [_asks("m1", "c1")]})
+        await worker.do(wants(policy=unsafe()))
         with pytest.raises(InvalidConfig, match="chat"):
             await worker.repair(channel="chat")
         for wrong in ({"as_node": "tools"}, {"graph": object()}):
