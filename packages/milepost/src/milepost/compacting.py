@@ -18,7 +18,7 @@ from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, DeltaChann
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from milepost.codec import Codec, Header
-from milepost.codec.codec import Placed
+from milepost.codec.drafts import Placed
 from milepost.compaction import Compactor, Context, parted
 from milepost.errors import InvalidConfig
 from milepost.packing import uses

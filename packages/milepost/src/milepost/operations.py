@@ -21,7 +21,8 @@ from langgraph.checkpoint.base import (
 from milepost import maintenance
 from milepost.callstore import CALL_PAGE, CallQuery, CallStore
 from milepost.codec import Codec, Header, Memory
-from milepost.codec.codec import Draft, DraftWrite, of_checkpoint
+from milepost.codec.codec import of_checkpoint
+from milepost.codec.drafts import Draft, DraftWrite
 from milepost.codec.shelf import Shelf
 from milepost.collector import unhurried
 from milepost.equality import matches

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from langgraph.checkpoint.base import CheckpointTuple
 
-from milepost.codec.codec import Draft
+from milepost.codec.drafts import Draft
 from milepost.schema.changes import PLUMBING
 from milepost.schema.image import START
 

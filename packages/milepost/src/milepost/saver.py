@@ -21,7 +21,8 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from milepost import maintenance
 from milepost.codec import Codec, Memory, Vault
-from milepost.codec.codec import Draft, DraftWrite, facets
+from milepost.codec.codec import facets
+from milepost.codec.drafts import Draft, DraftWrite
 from milepost.codec.values import Serializer
 from milepost.equality import matches
 from milepost.errors import InvalidConfig

@@ -1,0 +1,89 @@
+"""A put on its way to the store: encoded, and then with addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from milepost.codec.items import Item, Piece
+from milepost.codec.layout import Layout
+from milepost.codec.memo import ThreadMemo
+from milepost.store import CheckpointRow, Pack, WriteRow
+
+Facets = dict[str, str | int | float | bool]
+
+
+@dataclass(slots=True)
+class Draft:
+    """A put after encoding, before its items have addresses. It holds no live value but those in `unchanged`."""
+
+    thread: str
+    ns: str
+    id: str
+    parent: str | None
+    ancestors: tuple[str, ...]
+    front: bytes
+    facets: Facets
+    versions: Mapping[str, Any]
+    pieces: dict[str, Piece | Layout]
+    """By channel, in order; a layout where the parent's is referred to, or the value is `Kept`."""
+    unchanged: dict[str, Any]
+    """The values of those, should the store be found to have lost them."""
+    memo: ThreadMemo
+    epoch: int | None
+    """The generation of the layouts in `pieces`."""
+    lost: list[str] = field(default_factory=list)
+    """Channels that the parent has a value of, and that this checkpoint leaves out although nobody wrote to them."""
+    passed: list[str] = field(default_factory=list)
+    """Channels that were written to at the parent, and that the graph did not take up."""
+    left: list[str] = field(default_factory=list)
+    """Delta channels of the parent's that the graph does not know."""
+
+
+@dataclass(slots=True)
+class Placed:
+    """A draft with addresses: what goes to the store, and what is learned when the store has acknowledged it."""
+
+    row: CheckpointRow
+    packs: tuple[Pack, ...]
+    generation: int | None
+    fresh: list[Item]
+    writer: int
+    first: int
+    values: dict[str, tuple[object, Layout]]
+    memo: ThreadMemo
+
+    @property
+    def reused(self) -> int:
+        """How many items are referred to and not sent."""
+        return sum(span.count for span in self.row.spans) - len(self.fresh)
+
+    def withdraw(self) -> None:
+        """It was not, and will not be, sent to a store: its addresses are free again. Call it in the reverse order."""
+        with self.memo.lock:
+            self.memo.give_back(self.first, len(self.fresh))
+
+
+@dataclass(slots=True)
+class DraftWrite:
+    """One pending write after encoding."""
+
+    task: str
+    idx: int
+    path: str
+    channel: str
+    piece: Piece | Layout
+    """A layout where the value is stored as it lies."""
+    stamp: bytes | None = None
+
+
+@dataclass(slots=True)
+class PlacedWrites:
+    """Drafted writes with addresses."""
+
+    rows: tuple[WriteRow, ...]
+    generation: int | None
+    memo: ThreadMemo
+    fresh: list[tuple[list[Item], int, int]] = field(default_factory=list)
+    """Per row: its new items, and the address of the first."""
