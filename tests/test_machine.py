@@ -13,14 +13,14 @@ from milepost.testing.machine import machine
 from planted import ledgers, parts, stores
 from steady import STEADY
 
-BOUNDED = settings(STEADY, max_examples=25, stateful_step_count=30)
+BOUNDED = settings(STEADY, stateful_step_count=30)
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
 @pytest.mark.parametrize("subject", [subjects.Memory, subjects.Files, subjects.Redis, subjects.Postgres])
 def test_any_sequence_of_operations(subject: type[Subject], flavour: Flavour) -> None:
     # There are more of them in `integration/test_machine.py`.
-    shorter = settings(BOUNDED, max_examples=25 if subject is subjects.Memory else 8)
+    shorter = settings(BOUNDED, max_examples=16 if subject is subjects.Memory else 8)
     run_state_machine_as_test(machine(subject, flavour), settings=shorter)
 
 
@@ -34,7 +34,7 @@ def test_it_finds_mistakes(fault: type[MemoryStore]) -> None:
 @pytest.mark.parametrize("flavour", FLAVOURS)
 @pytest.mark.parametrize("subject", [subjects.Memory, subjects.Files, subjects.Redis, subjects.Postgres])
 def test_the_life_of_calls(subject: type[Subject], flavour: Flavour) -> None:
-    shorter = settings(BOUNDED, max_examples=25 if subject is subjects.Memory else 8)
+    shorter = settings(BOUNDED, max_examples=16 if subject is subjects.Memory else 8)
     run_state_machine_as_test(ledger_machine(subject, flavour), settings=shorter)
 
 

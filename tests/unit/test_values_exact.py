@@ -454,7 +454,7 @@ values: st.SearchStrategy[Any] = st.recursive(
 
 
 @given(values)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_any_value_comes_back_exactly(value: Any) -> None:
     data = serde.encode(value)
     assert same(serde.decode(data), value)
@@ -463,7 +463,7 @@ def test_any_value_comes_back_exactly(value: Any) -> None:
 
 
 @given(st.lists(values, max_size=20), st.dictionaries(text, values, max_size=20))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_a_container_is_its_header_and_the_encoded_elements(items: list[Any], mapping: dict[str, Any]) -> None:
     joined = array_header(len(items)) + b"".join(map(serde.encode, items))
     assert joined == serde.encode(items)
