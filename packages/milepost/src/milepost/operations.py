@@ -385,7 +385,7 @@ class Operations:
                     await side.wait(ahead)
                 shared.pending.check(key, fence)
                 if boundary := shared.boundary:
-                    boundary.put_on(key)
+                    boundary.put_on(key, draft.id)
             rests = draft.ancestors if place.id is None else (place.id, *draft.ancestors)
             shared.pending.refuse_the_late(place.thread, draft.id, rests)
             heads = None if shared.heads is None else shared.heads.wanted(place, source, run)

@@ -24,8 +24,8 @@ class Boundary(Protocol):
         """The store has the checkpoint (thread, ns, id)."""
         ...
 
-    def put_on(self, key: tuple[str, str, str]) -> None:
-        """A checkpoint is about to be put on top of this one. May raise."""
+    def put_on(self, key: tuple[str, str, str], id: str) -> None:
+        """Checkpoint `id` is about to be put on top of this one. May raise."""
         ...
 
     def renew(self) -> None:

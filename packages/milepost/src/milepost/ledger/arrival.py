@@ -139,14 +139,14 @@ class Arrival(Basis):
             mark=row.mark,
             until=row.until,
             fence=plan.fence,
-            at=plan.at,
+            places=plan.request.checkpoints,
             began=self.book.began(row),
         )
         plain = plan.request.plain
         if plain and not is_for(plain, self.book.open(row).trail):
             call.passed = plain
-        if plan.at is not None:
-            self.boundary.begins(plan.at, self.settings.on_unsettled)
+        if call.places:
+            self.boundary.begins(call.thread, call.places, self.settings.on_unsettled)
         return call
 
     def _unrecorded(self, request: CallRequest, policy: ToolPolicy) -> Call:
@@ -163,7 +163,6 @@ class Arrival(Basis):
             mark=None,
             until=float("inf"),
             fence=None,
-            at=None,
         )
 
     # What is found on arrival.

@@ -22,7 +22,7 @@ from milepost.codec.calls import (
 )
 from milepost.errors import InvalidConfig, LeaseLost, MilepostError, TooLarge
 from milepost.lease import ThreadLease, fence_for, refused
-from milepost.ledger.boundary import Boundary, Key, OnUnsettled
+from milepost.ledger.boundary import Boundary, OnUnsettled
 from milepost.ledger.call import Call
 from milepost.ledger.errors import (
     CallInProgress,
@@ -95,12 +95,6 @@ class Plan:
     fence: int | None = None
     beside: tuple[str, ...] = ()
     waited: float = field(default=0.0)
-
-    @property
-    def at(self) -> Key | None:
-        """The checkpoint that the task started from."""
-        checkpoints = self.request.checkpoints
-        return (self.request.thread, *checkpoints[0]) if checkpoints else None
 
 
 class Basis:

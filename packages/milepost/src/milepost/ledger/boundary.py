@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 from typing import Final, Literal, Protocol
 
+from milepost.codec.calls import Checkpoints
 from milepost.errors import MilepostError
 
 Key = tuple[str, str, str]
@@ -22,7 +23,8 @@ _KNOWN: Final = 8192
 
 
 class Unsettled(MilepostError):
-    """A checkpoint was put although a call that its parent's task began is not settled. Nothing was stored.
+    """A checkpoint was put although a call is not settled that was begun before, in its namespace or below. Nothing was
+    stored.
 
     Facts: ``thread``, ``ns``, ``checkpoint`` (the parent).
     """
@@ -48,7 +50,7 @@ class Boundary:
         self._lock = threading.Lock()
         self._known: OrderedDict[Key, None] = OrderedDict()
         self._waiting: dict[Key, list[Future[None]]] = {}
-        self._running: dict[Key, Counter[OnUnsettled]] = {}
+        self._running: dict[str, Counter[tuple[Checkpoints, OnUnsettled]]] = {}
         for other in tuple(self._others):
             other.renew()
 
@@ -96,34 +98,45 @@ class Boundary:
 
     # Unsettled calls.
 
-    def begins(self, key: Key, on_unsettled: OnUnsettled) -> None:
-        """A call of a task of this checkpoint has begun."""
+    def begins(self, thread: str, places: Checkpoints, on_unsettled: OnUnsettled) -> None:
+        """A call has begun, of a task that started from these checkpoints, its own and those of the graphs around it."""
         with self._lock:
-            self._running.setdefault(key, Counter())[on_unsettled] += 1
+            self._running.setdefault(thread, Counter())[places, on_unsettled] += 1
 
-    def ends(self, key: Key, on_unsettled: OnUnsettled) -> None:
+    def ends(self, thread: str, places: Checkpoints, on_unsettled: OnUnsettled) -> None:
         """It is settled, or given up."""
         with self._lock:
-            running = self._running.get(key)
+            running = self._running.get(thread)
             if running is None:  # It was begun before a fork.
                 return
-            running[on_unsettled] -= 1
+            running[places, on_unsettled] -= 1
             if running.total() <= 0:
-                del self._running[key]
+                del self._running[thread]
 
-    def put_on(self, key: Key) -> None:
-        """A checkpoint is about to be put on top of this one. Raises `Unsettled` if the ledger of a call refuses that."""
-        if key not in self._running:
+    def put_on(self, key: Key, id: str) -> None:
+        """Checkpoint `id` is about to be put on top of `key`. Raises `Unsettled` if the ledger of a call refuses that."""
+        thread, ns, checkpoint = key
+        if thread not in self._running:
             return
         with self._lock:
-            wanted = +self._running.get(key, Counter[OnUnsettled]())
+            running = +self._running.get(thread, Counter[tuple[Checkpoints, OnUnsettled]]())
+        wanted = {how for places, how in running if _is_over(ns, id, places)}
         if "refuse" not in wanted and "warn" not in wanted:
             return
-        thread, ns, checkpoint = key
         message = (
             f"a checkpoint is put on top of {checkpoint!r} of thread {thread!r} although a tool call that was begun "
-            "there is not settled: its result is in no checkpoint, and a resumed run will not ask for it"
+            "before is not settled: its result is in no checkpoint, and a resumed run will not ask for it"
         )
         if "refuse" in wanted:
             raise Unsettled(message, thread=thread, ns=ns, checkpoint=checkpoint)
         warnings.warn(message, RuntimeWarning, stacklevel=2)
+
+
+def _is_over(ns: str, id: str, places: Checkpoints) -> bool:
+    """Whether checkpoint `id` of `ns` is put over a call that was begun from `places`: in its own namespace, or in one that
+    this lies below, and after the checkpoint there. Until that is durable it may itself be put while the call runs."""
+    own = places[0][0]
+    if ns and own != ns and not own.startswith(f"{ns}|"):
+        return False
+    began = dict(places).get(ns)
+    return began is None or id > began

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from milepost.callstore import Mark
-from milepost.codec.calls import CallInfo, downstream
+from milepost.codec.calls import CallInfo, Checkpoints, downstream
 from milepost.flavour import run
-from milepost.ledger.boundary import Key
 from milepost.ledger.errors import CallSuperseded
 from milepost.ledger.hands import check_function
 from milepost.ledger.policy import ToolPolicy
@@ -37,7 +36,7 @@ class Call:
         mark: Mark | None,
         until: float,
         fence: int | None,
-        at: Key | None,
+        places: Checkpoints = (),
         began: float | None = None,
     ) -> None:
         self._core = core
@@ -54,7 +53,8 @@ class Call:
         self.until = until
         self.fence = fence
         """The fence of the thread's lease, if there is one."""
-        self.at = at
+        self.places = places
+        """The checkpoints that its task started from."""
         self.began = began
         """When this attempt was claimed, by the store's clock; None where the record's own beginning says it."""
         self.checked = core.monotonic()

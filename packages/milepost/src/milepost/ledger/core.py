@@ -292,8 +292,8 @@ class Core(Arrival):
     def _end(self, call: Call) -> None:
         if not call.over:
             call.over = True
-            if call.at is not None:
-                self.boundary.ends(call.at, self.settings.on_unsettled)
+            if call.places:
+                self.boundary.ends(call.thread, call.places, self.settings.on_unsettled)
 
     # All of it.
 

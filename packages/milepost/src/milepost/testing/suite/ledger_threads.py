@@ -496,3 +496,33 @@ class CallsBarrier(Behaviours):
         await warning.settle(warned, InDoubt("?"))
         await go_on("0005")
         await ignoring.settle(ignored, Failed("no"))
+
+    @needs("ledger")
+    async def test_a_checkpoint_over_a_call_of_another_namespace(self, lab: Lab) -> None:
+        """Over calls of a namespace lie its own checkpoints and those of the graphs around it: not those of graphs within,
+        or beside."""
+        worker = Worker(lab, on_unsettled="refuse")
+        spaces = ("", "a:1", "a:1|b:2", "a:12")
+        chains = {ns: Chain(lab.saver, "thread", ns) for ns in spaces}
+        for chain in chains.values():
+            for n in (1, 2):
+                await chain.put({"n": n})
+        number = 10
+
+        async def refuses(ns: str, parent: str = "0002") -> bool:
+            nonlocal number
+            number += 1
+            try:
+                await lab.saver.put(at("thread", ns, parent), checkpoint(f"00{number}", {"n": number}))
+            except Unsettled:
+                return True
+            return False
+
+        places = (("a:1", "0002"), ("", "0002"))
+        call = await worker.run(wants(checkpoints=places))
+        assert [ns for ns in spaces if await refuses(ns)] == ["", "a:1"]
+        assert [ns for ns in spaces if await refuses(ns, "0001")] == ["", "a:1"], "a fork is one as well"
+        # While the store is slow, the checkpoints that the call rests on are still being put when it runs.
+        await lab.saver.put(at("thread", "a:1", "0001"), checkpoint("0002", {"n": 2}))
+        await worker.settle(call, Failed("no"))
+        assert [ns for ns in spaces if await refuses(ns)] == []
