@@ -25,6 +25,7 @@ from driving import STEPWISE, Durability, Flavour, Graph, graph_of, thread
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import START
 from langgraph.types import Command, interrupt
+from milepost import testing
 from milepost.errors import Busy, Conflict, InvalidConfig, LeaseLost
 from milepost.saver import Saver
 from milepost.testing import at, checkpoint, servers, servers_redis
@@ -258,10 +259,11 @@ def _process(target: Any, *arguments: Any) -> Generator[tuple[Any, Connection]]:
         link.close()
 
 
+@pytest.mark.parametrize("kind", testing.FLAVOURS)
 @pytest.mark.parametrize("store", SHARED)
-def test_a_paused_worker_that_wakes_up_writes_nothing(store: str, tmp_path: Path) -> None:
+def test_a_paused_worker_that_wakes_up_writes_nothing(store: str, kind: testing.Flavour, tmp_path: Path) -> None:
     url = url_of(store, tmp_path)
-    with _process(contending.zombie, url) as (process, link), milepost.connect(url) as saver:
+    with _process(contending.zombie, url, kind) as (process, link), milepost.connect(url) as saver:
         owner, fence = link.recv()
         with pytest.raises(Busy) as caught, saver.lease("t"):
             raise AssertionError("two at once")
@@ -279,25 +281,45 @@ def test_a_paused_worker_that_wakes_up_writes_nothing(store: str, tmp_path: Path
         assert not any(item.pending_writes for item in saver.list(at("t")))
 
 
+@pytest.mark.parametrize("kind", testing.FLAVOURS)
+@pytest.mark.parametrize("store", SHARED)
+def test_a_paused_run_that_wakes_up_adds_nothing(store: str, kind: testing.Flavour, tmp_path: Path) -> None:
+    """The graph takes the lease by itself, and loses it while a node is at work."""
+    url = url_of(store, tmp_path)
+    with _process(contending.driver, url, kind) as (process, link), milepost.connect(url) as saver:
+        assert link.recv() == "waits"
+        os.kill(process.pid, signal.SIGSTOP)
+        graph = milepost.exclusive(_graph(saver), saver, wait=None)
+        done = graph.invoke({"items": ["new"]}, thread("t"))
+        assert done["items"][-3:] == ["new", "new.1", "new.2"]
+        before = list(saver.list(at("t")))
+        link.send("wake up")
+        os.kill(process.pid, signal.SIGCONT)
+        assert link.recv() == "LeaseLost"
+        assert list(saver.list(at("t"))) == before
+        assert graph.get_state(thread("t")).values == done
+
+
 WORKERS, ENOUGH = 4, 24
 
 
+@pytest.mark.parametrize("kind", testing.FLAVOURS)
 @pytest.mark.parametrize("store", SHARED)
-def test_workers_that_are_paused_at_random_lose_nothing(store: str, tmp_path: Path) -> None:
+def test_workers_that_are_paused_at_random_lose_nothing(store: str, kind: testing.Flavour, tmp_path: Path) -> None:
     url = url_of(store, tmp_path)
     seed = random.Random(7)
     with milepost.connect(url) as saver:
         saver.setup()
     acknowledged: list[tuple[str, int]] = []
     lost = 0
-    with _racers(url) as workers:
+    with _racers(url, kind) as workers:
         stopped: Any = None
         while len(acknowledged) < ENOUGH or lost == 0:
             for link in wait([link for _, link in workers], timeout=1):
                 assert isinstance(link, Connection)
-                kind, id, fence = link.recv()
-                lost += kind == "lost"
-                if kind == "stored":
+                what, id, fence = link.recv()
+                lost += what == "lost"
+                if what == "stored":
                     acknowledged.append((id, fence))
                     if stopped is None and seed.random() < 0.3:
                         # Whoever is at work now: the others take over when its lease is over.
@@ -318,9 +340,9 @@ def test_workers_that_are_paused_at_random_lose_nothing(store: str, tmp_path: Pa
 
 
 @contextmanager
-def _racers(url: str) -> Generator[list[tuple[Any, Connection]]]:
+def _racers(url: str, kind: testing.Flavour) -> Generator[list[tuple[Any, Connection]]]:
     with ExitStack() as stack:
-        yield [stack.enter_context(_process(contending.racer, url, number)) for number in range(WORKERS)]
+        yield [stack.enter_context(_process(contending.racer, url, kind, number)) for number in range(WORKERS)]
 
 
 @pytest.mark.parametrize("store", ["postgres", "redis"])

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+import secrets
 import tempfile
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import milepost
+import milepost_files
 import pytest
+import subjects
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from milepost.errors import LeaseLost
@@ -16,7 +21,7 @@ from milepost.fences import NOBODY, Lease, acquired, next_fence, released
 from milepost.flavour import run
 from milepost.memory import MemoryBackend
 from milepost.store import CheckpointRow, Store, WriteRow
-from milepost_files import open_backend
+from milepost.testing import servers, servers_redis
 
 Step = tuple[str, int, float]
 """What is done, by whom, and a number: a ttl, or by how much the clock moves."""
@@ -45,30 +50,67 @@ class Clock:
         return self.now
 
 
-@contextmanager
-def memory(clock: Clock) -> Generator[Callable[[], Store]]:
-    backend = MemoryBackend(clock)
-    yield backend.blocking
+Place = tuple[str, Callable[[], Store]]
+"""A thread that was not there, and what opens its store anew."""
+Places = Callable[[Clock], AbstractContextManager[Place]]
 
 
 @contextmanager
-def files(clock: Clock) -> Generator[Callable[[], Store]]:
-    with tempfile.TemporaryDirectory(prefix="milepost-fences-") as folder:
+def memory() -> Generator[Places]:
+    @contextmanager
+    def place(clock: Clock) -> Generator[Place]:
+        yield "t", MemoryBackend(clock).blocking
 
-        def reopened() -> Store:
-            store = open_backend(Path(folder) / "store", durability="os", clock=clock).blocking()
-            run(store.setup())
-            return store
+    yield place
 
-        yield reopened
+
+@contextmanager
+def files() -> Generator[Places]:
+    @contextmanager
+    def place(clock: Clock) -> Generator[Place]:
+        with tempfile.TemporaryDirectory(prefix="milepost-fences-") as folder:
+
+            def reopened() -> Store:
+                store = milepost_files.open_backend(Path(folder) / "store", durability="os", clock=clock).blocking()
+                run(store.setup())
+                return store
+
+            yield "t", reopened
+
+    yield place
+
+
+@contextmanager
+def on_a_server(url: str) -> Generator[Places]:
+    """Nobody sets its clock: leases are over at once, or not at all."""
+    numbers = itertools.count()
+    with milepost.connect(url) as saver:
+        saver.setup()
+
+        @contextmanager
+        def place(clock: Clock) -> Generator[Place]:
+            del clock
+            yield f"t{next(numbers)}", saver.backend.blocking
+
+        yield place
+
+
+def postgres() -> AbstractContextManager[Places]:
+    url = subjects.required(servers.postgres_url)
+    return on_a_server(servers.with_options(url, schema=f"fences_{secrets.token_hex(6)}"))
+
+
+def redis() -> AbstractContextManager[Places]:
+    url = subjects.required(servers_redis.redis_url)
+    return on_a_server(servers.with_options(url, prefix=f"fences_{secrets.token_hex(6)}", durability="memory"))
 
 
 class History:
     """What was done to one thread, and what must hold of it."""
 
-    def __init__(self, reopened: Callable[[], Store], clock: Clock) -> None:
-        self._reopened = reopened
-        self._store = reopened()
+    def __init__(self, place: Place, clock: Clock) -> None:
+        self._thread, self._reopened = place
+        self._store = self._reopened()
         self._clock = clock
         self._leases: dict[int, Lease] = {}
         """The last lease that each worker took, as far as he knows."""
@@ -87,7 +129,7 @@ class History:
         elif what in ("acquire", "steal"):
             self._acquire(worker, abs(number), steal=what == "steal")
         elif what == "delete":
-            run(self._store.delete_thread("t"))
+            run(self._store.delete_thread(self._thread))
             self._visible.clear()
             self._previous = None
             self._store = self._reopened()
@@ -97,13 +139,13 @@ class History:
     def _acquire(self, worker: int, ttl: float, *, steal: bool) -> None:
         owner = f"{worker}:{self._number}"
         over = self._granted[-1] if steal else None
-        lease = run(self._store.acquire("t", owner, ttl, over))
+        lease = run(self._store.acquire(self._thread, owner, ttl, over))
         if lease.owner != owner:
             assert not steal, "it names the lease there is"
             assert lease.fence == self._granted[-1]
             return
         assert lease.fence > self._granted[-1]
-        assert run(self._store.acquire("t", owner, ttl, over)).fence == lease.fence
+        assert run(self._store.acquire(self._thread, owner, ttl, over)).fence == lease.fence
         self._granted.append(lease.fence)
         self._leases[worker] = lease
 
@@ -111,14 +153,14 @@ class History:
         lease, store = self._leases[worker], self._store
         stale = lease.fence < self._granted[-1]
         calls: dict[str, Any] = {
-            "renew": lambda: store.renew("t", lease.owner, lease.fence, ttl),
-            "put": lambda: store.put("t", self._row(lease.fence), (), None, fence=lease.fence),
+            "renew": lambda: store.renew(self._thread, lease.owner, lease.fence, ttl),
+            "put": lambda: store.put(self._thread, self._row(lease.fence), (), None, fence=lease.fence),
             "put_writes": lambda: store.put_writes(
-                "t", "", f"ahead {self._number}", [WriteRow("a", 0, "", "x", b"")], None, fence=lease.fence
+                self._thread, "", f"ahead {self._number}", [WriteRow("a", 0, "", "x", b"")], None, fence=lease.fence
             ),
         }
         if what in ("release", "fail"):
-            run(store.release("t", lease.owner, "failed" if what == "fail" else None))
+            run(store.release(self._thread, lease.owner, "failed" if what == "fail" else None))
             del self._leases[worker]
         elif stale:
             with pytest.raises(LeaseLost):
@@ -133,23 +175,32 @@ class History:
         return CheckpointRow("", f"{len(self._visible):06}-{fence}-{self._number}", self._previous, b"")
 
     def check(self) -> None:
-        chart = run(self._store.chart("t"))
+        chart = run(self._store.chart(self._thread))
         rows = [] if chart is None else sorted(chart.rows, key=lambda row: row.key)
         assert [row.id for row in rows] == list(self._visible)
         fences = list(self._visible.values())
         assert fences == sorted(fences), "somebody wrote after his successor"
 
 
-@pytest.mark.parametrize("store", [memory, files])
-@settings(deadline=None, max_examples=50)
-@given(steps=_steps)
-def test_no_write_of_a_former_owner_is_ever_seen(store: Any, steps: list[Step]) -> None:
-    clock = Clock()
-    with store(clock) as reopened:
-        history = History(reopened, clock)
-        for step in steps:
-            history.do(step)
-        history.check()
+@pytest.mark.parametrize(
+    ("store", "histories"),
+    [(memory, 50), (files, 50), (postgres, 15), (redis, 15)],
+    ids=lambda given: getattr(given, "__name__", ""),
+)
+def test_no_write_of_a_former_owner_is_ever_seen(store: Callable[[], Any], histories: int) -> None:
+    with store() as places:
+
+        @settings(deadline=None, max_examples=histories)
+        @given(steps=_steps)
+        def holds(steps: list[Step]) -> None:
+            clock = Clock()
+            with places(clock) as place:
+                history = History(place, clock)
+                for step in steps:
+                    history.do(step)
+                history.check()
+
+        holds()
 
 
 @given(st.lists(st.floats(1.0, 4e9), min_size=1, max_size=20))
