@@ -320,7 +320,6 @@ def test_names_are_followed_both_ways() -> None:
         ("join:a+b:c", ms.rename_node("c", "x"), "join:a+b:x", {"a"}),
         ("join:a+b:a", ms.rename_node("a", "x"), "join:x+b:x", {"x"}),
         ("join:a+b+d:c", ms.rename_node("a+b", "x"), "join:x+d:c", {"a"}),
-        ("join:a+b:c", ms.drop_node("a"), "join:b:c", set()),
         ("join:a+b:c", ms.drop_node("a", to="x"), "join:x+b:c", {"x"}),
         ("join:a:c", ms.drop_node("a"), None, None),
         ("join:a+b:c", ms.drop_node("c"), None, None),
@@ -332,6 +331,27 @@ def test_joins_follow_their_nodes(join: str, change: Change, name: str | None, v
     carry(change, image, [])
     assert image.values == ({} if name is None else {name: value})
     assert image.versions == ({} if name is None else {name: 1})
+
+
+@pytest.mark.parametrize("change", [ms.drop_node("a"), ms.drop_node("a", to="b"), ms.rename_node("a", "b")])
+def test_a_join_of_which_one_node_is_left_is_an_edge(change: Change) -> None:
+    join, edge = "join:a+b:c", "branch:to:c"
+    for heard, values in (({"a"}, {}), ({"b"}, {edge: None}), ((["b"], False), {edge: (None, True)})):
+        checkpoint: dict[str, Any] = {
+            "channel_values": {join: heard},
+            "channel_versions": {join: 3, edge: 1},
+            "versions_seen": {"c": {join: 3, edge: 1}},
+            "updated_channels": ["x"],
+        }
+        carry(change, image := Image("t", "", "01", checkpoint, {}), [])
+        assert image.values == values
+        assert image.versions == {edge: 3}
+        # The node runs, although it may have run since the other one was heard of.
+        assert (image.seen, image.checkpoint["updated_channels"]) == (
+            ({"c": {}}, ["x", edge]) if values else ({"c": {edge: 3}}, ["x"])
+        )
+    write = Write("1", 0, "", join, "b")
+    assert [(one.channel, one.value) for one in carry(change, image, [write])] == [(edge, None)]
 
 
 # Shapes.

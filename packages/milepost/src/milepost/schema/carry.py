@@ -37,8 +37,9 @@ def carry(change: Change, image: Image, writes: Sequence[Write]) -> list[Write]:
     tasks = Tasks(image)
     _keep_channels_apart(change, image, writes)
     _keep_nodes_apart(change, image, writes, tasks)
-    _values(change, image)
+    complete = _values(change, image)
     _versions(change, image)
+    _trigger(change, image, complete)
     counters = image.metadata.get(COUNTERS)
     if isinstance(counters, dict):
         image.metadata[COUNTERS] = _keys(change, counters)
@@ -108,9 +109,9 @@ def carry_update(change: Change, channel: str, value: Any, where: str) -> Iterab
         return ((channel, change.node(value)),) if isinstance(value, str) else ((channel, value),)
     if channel in CONTROL or channel == NO_WRITES:
         return ((channel, value),)
-    if channel.startswith(JOIN) and starts_of(channel) is not None:
-        name, node = change.channel(channel), change.node(value) if isinstance(value, str) else value
-        return () if name is None or node is None else ((name, node),)
+    if channel.startswith(JOIN) and (join := starts_of(channel)) is not None:
+        name, node = change.channel(channel), _member(change, value, join[0])
+        return () if name is None or node is None else ((name, None if name.startswith(BRANCH) else node),)
     return change.updates(channel, value, where)
 
 
@@ -169,18 +170,30 @@ def _full(starts: Sequence[str], heard: Any) -> bool:
     return isinstance(members, set | frozenset | list) and "+".join(sorted(starts)) == "+".join(sorted(members))
 
 
-def _values(change: Change, image: Image) -> None:
+def _values(change: Change, image: Image) -> list[str]:
+    """Returns the joins that have heard of all that they wait for, because the others are no more."""
     carried: dict[str, Any] = {}
+    complete: list[str] = []
     where = _where(image)
     for channel, value in image.values.items():
         name = change.channel(channel)
         if name is None:
             continue
         new = _value(change, channel, value, where)
+        if channel.startswith(JOIN) and name.startswith(BRANCH):
+            if _heard(new):
+                carried.setdefault(name, _edge(new))
+                complete.append(channel)
+            continue
         if isinstance(new, set) and isinstance(carried.get(name), set):
             new = new | carried[name]
         carried[name] = new
     image.checkpoint["channel_values"] = carried
+    if not any(_runs(name, value) for name, value in carried.items()):
+        # LangGraph lets deferred nodes run at the end of a step, and there is none any more.
+        edges = {name for name in map(change.channel, complete) if name is not None and _deferred(carried[name])}
+        carried.update((name, type(carried[name])((None, True))) for name in edges)
+    return complete
 
 
 def _value(change: Change, channel: str, value: Any, where: str) -> Any:
@@ -190,8 +203,8 @@ def _value(change: Change, channel: str, value: Any, where: str) -> Any:
         # The others are known by their number, so one to a node that is no more stays at its place. LangGraph passes it
         # over there, also when there is a new node with the name of the old one.
         return [_send(change, one, change.node(one.node) or _NOWHERE, where) if is_send(one) else one for one in value]
-    if channel.startswith(JOIN) and starts_of(channel) is not None:
-        return _members(change, value)
+    if channel.startswith(JOIN) and (join := starts_of(channel)) is not None:
+        return _members(change, value, join[0])
     if isinstance(value, _DeltaSnapshot):
         return _DeltaSnapshot(change.value(channel, value.value))
     return change.value(channel, value)
@@ -278,15 +291,59 @@ def _concerns(change: Change, name: str) -> bool:
     return change.whole or change.channel(name) != name or name in change.maps
 
 
-def _members(change: Change, value: Any) -> Any:
+def _members(change: Change, value: Any, starts: Sequence[str]) -> Any:
     """The nodes that a join has heard of; in LangGraph's deferred joins with whether it is finished."""
-    if isinstance(value, list | tuple) and len(value) == 2 and isinstance(value[1], bool):
-        pair = [_members(change, value[0]), value[1]]
+    if _deferred(value):
+        pair = [_members(change, value[0], starts), value[1]]
         return tuple(pair) if isinstance(value, tuple) else pair
     if isinstance(value, set | frozenset | list):
-        members = (change.node(one) if isinstance(one, str) else one for one in value)
+        members = (_member(change, one, starts) for one in value)
         return type(value)(one for one in members if one is not None)
     return value
+
+
+def _member(change: Change, node: Any, starts: Sequence[str]) -> Any:
+    """One of them; None for a node that another one takes the place of which the join waits for by itself."""
+    now = change.node(node) if isinstance(node, str) else node
+    return None if now != node and now in starts else now
+
+
+def _deferred(value: Any) -> bool:
+    return isinstance(value, list | tuple) and len(value) == 2 and isinstance(value[1], bool)
+
+
+def _heard(value: Any) -> bool:
+    """Whether a join has heard of any node."""
+    return bool(value[0] if _deferred(value) else value)
+
+
+def _runs(channel: str, value: Any) -> bool:
+    """Whether a node runs because of what a channel holds."""
+    if _deferred(value) and not value[1]:
+        return False
+    join = starts_of(channel)
+    return (
+        channel.startswith(BRANCH)
+        or (channel in (START, TASKS) and bool(value))
+        or bool(join and _full(join[0], value))
+    )
+
+
+def _edge(value: Any) -> Any:
+    """What the channel of an edge holds where a join of one node has heard of that."""
+    return type(value)((None, value[1])) if _deferred(value) else None
+
+
+def _trigger(change: Change, image: Image, joins: Iterable[str]) -> None:
+    """Have nodes run that waited at one of `joins` for what is no more. They may have run since by another edge."""
+    for join in joins:
+        channel, node = change.channel(join), change.node(join.rpartition(":")[2])
+        seen = image.seen.get(node or "")
+        if isinstance(seen, dict):
+            seen.pop(channel, None)
+        updated = image.checkpoint.get("updated_channels")
+        if isinstance(updated, list) and channel not in updated:
+            updated.append(channel)
 
 
 def _versions(change: Change, image: Image) -> None:

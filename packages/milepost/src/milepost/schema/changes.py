@@ -152,10 +152,15 @@ class _RenameNode(Change):
 
     def _join(self, starts: Iterable[str], end: str) -> str | None:
         # In plus signs, a name that holds one itself is found as well.
-        text = f"+{'+'.join(starts)}+".replace(f"+{self._old}+", "+" if self._new is None else f"+{self._new}+")
+        text = f"+{'+'.join(starts)}+"
+        left = self._new is None or f"+{self._new}+" in text
+        waited_for = text.replace(f"+{self._old}+", "+" if left else f"+{self._new}+").strip("+")
         behind = self.node(end)
-        waited_for = text.strip("+")
-        return f"{JOIN}{waited_for}:{behind}" if waited_for and behind is not None else None
+        if not waited_for or behind is None:
+            return None
+        # What waits for one node alone is an edge from it.
+        alone = f"+{self._old}+" in text and left and "+" not in waited_for
+        return f"{BRANCH}{behind}" if alone else f"{JOIN}{waited_for}:{behind}"
 
 
 class _DropNode(_RenameNode):

@@ -90,7 +90,7 @@ class Tasks:
             return _same(write)
         for triggers in sets:
             if self._task(name, _PULL, *triggers) == write.task:
-                now = sorted(filter(None, map(change.channel, triggers)))
+                now = sorted({one for trigger in triggers if (one := change.channel(trigger)) is not None})
                 task = self._task(new, _PULL, *now, parent=self._after)
                 return self._moved(name, write.task, new, task, _PULLED + new)
         # Of another namespace's names, it may be one of the new names already.
