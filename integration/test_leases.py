@@ -139,6 +139,10 @@ WAYS: dict[str, Callable[[Any, Any], object]] = {
     "aupdate_state": lambda graph, config: asyncio.run(graph.aupdate_state(config, IN)),
     "astream": lambda graph, config: asyncio.run(_whole(graph.astream(IN, config))),
     "astream_events": lambda graph, config: asyncio.run(_whole(graph.astream_events(IN, config, version="v2"))),
+    "transform": lambda graph, config: list(graph.transform(iter([IN]), config)),
+    "atransform": lambda graph, config: asyncio.run(_whole(graph.atransform(_one(IN), config))),
+    "stream_events of version 3": lambda graph, config: list(graph.stream_events(IN, config, version="v3")),
+    "astream_events of version 3": lambda graph, config: asyncio.run(_events(graph, config)),
 }
 """The ways in which a compiled graph changes a thread."""
 
@@ -147,6 +151,15 @@ async def _whole(parts: AsyncIterator[object]) -> list[object]:
     return [part async for part in parts]
 
 
+async def _one(given: object) -> AsyncIterator[object]:
+    yield given
+
+
+async def _events(graph: Any, config: Any) -> list[object]:
+    return await _whole(await graph.astream_events(IN, config, version="v3"))
+
+
+@pytest.mark.filterwarnings("ignore:The v3 streaming protocol")
 @pytest.mark.parametrize("way", WAYS)
 def test_every_way_of_driving_a_graph_takes_the_lease(way: str) -> None:
     with milepost.connect("memory:") as saver, ThreadPoolExecutor(1) as pool:
