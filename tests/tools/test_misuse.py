@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -107,3 +108,45 @@ def test_an_effect_is_one_call_in_whatever_spelling(saver: Saver) -> None:
     assert ran == [(1, 2, "x")]
     with pytest.raises(MilepostError, match="other arguments"):
         charge(1, 3)
+
+
+def test_a_method_under_effect_leaves_its_object_out(saver: Saver) -> None:
+    ledger = Ledger(saver)
+    sent: list[str] = []
+
+    class Mail:
+        def __init__(self, server: str) -> None:
+            self.server = server
+
+        @ledger.effect(key=lambda self, to: f"{self.server} {to}", scope="global")
+        def send(self, to: str) -> str:
+            sent.append(f"{self.server} {to}")
+            return sent[-1]
+
+        @ledger.effect(key=lambda self, to: f"async {self.server} {to}", scope="global")
+        async def asend(self, to: str) -> str:
+            return f"{self.server} {to}"
+
+        @classmethod
+        @ledger.effect(key=lambda cls, to: f"{cls.__name__} {to}", scope="global")
+        def broadcast(cls, to: str) -> str:
+            sent.append(f"all {to}")
+            return sent[-1]
+
+        @staticmethod
+        @ledger.effect(key=lambda mail, to: f"static {mail.server} {to}", scope="global")
+        def pass_on(mail: Mail, to: str) -> str:
+            return mail.send(to)
+
+    class Post(Mail):
+        def send(self, to: str) -> str:
+            return super().send(to)
+
+    for mail in (Mail("a"), Mail("a"), Post("b")):
+        assert mail.send("ann") == f"{mail.server} ann"
+        assert asyncio.run(mail.asend("ann")) == f"{mail.server} ann"
+        assert mail.broadcast("ann") == "all ann"
+    assert sent == ["a ann", "all ann", "b ann", "all ann"]
+    assert {tuple(record.arguments["args"]) for record in ledger.calls("")} == {("ann",)}
+    with pytest.raises(MilepostError):
+        Mail.pass_on(Mail("a"), "ann")

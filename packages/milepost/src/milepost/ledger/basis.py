@@ -313,9 +313,11 @@ class Basis:
     ) -> CallPaused:
         """A pause at the call of `plan`, of which `record` was found. `way`: what to do, where that is no answer."""
         id, key = pause_id(plan.home, plan.key), plan.key if record is None else record.key
+        step = f"the step {plan.info.step!r} of " if plan.info.step else ""
         payload = {
             "kind": kind.__name__,
             "tool": plan.info.tool,
+            "step": plan.info.step or None,
             "arguments": plan.info.arguments,
             "key": key,
             "thread": plan.request.thread,
@@ -327,7 +329,7 @@ class Basis:
             "choices": list(choices),
         }
         return kind(
-            f"the call of {plan.info.tool!r} in thread {plan.request.thread!r} waits"
+            f"{step}the call of {plan.info.tool!r} in thread {plan.request.thread!r} waits"
             f"{' for a person' if choices else ''}: {why}. {way or _way(id, key, choices)}",
             **facts(plan),
             **more,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Collection, Mapping
+from types import MethodType
 from typing import Any, Literal, ParamSpec, TypeVar, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -198,7 +199,9 @@ class Ledger:
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """A decorator: the function is performed once per key, which `key` makes of the same arguments.
 
-        A `policy` with `compensate` is known to the rollbacks of this ledger from the decoration on.
+        Of a method, `key` gets the object as well, and the fingerprint leaves it out: what tells the calls of two objects
+        apart belongs in the key. A `policy` with `compensate` is known to the rollbacks of this ledger from the decoration
+        on.
         """
         given = None if policy is None else declared("policy", policy)
 
@@ -211,7 +214,8 @@ class Ledger:
                 async def aonce(*args: P.args, **kwargs: P.kwargs) -> Any:
                     bound = functools.partial(function, *args, **kwargs)
                     made = key(*args, **kwargs)
-                    request = self._request(made, function, args, kwargs, None, scope, given, blocking=False)
+                    of, shown = _of_its_object(aonce, function, args)
+                    request = self._request(made, of, shown, kwargs, None, scope, given, blocking=False)
                     return (await self.core.perform(self.core.asynchronous(), request, bound)).result
 
                 return cast("Callable[P, R]", aonce)
@@ -220,7 +224,8 @@ class Ledger:
             def once(*args: P.args, **kwargs: P.kwargs) -> R:
                 bound = functools.partial(function, *args, **kwargs)
                 made = key(*args, **kwargs)
-                request = self._request(made, function, args, kwargs, None, scope, given, blocking=True)
+                of, shown = _of_its_object(once, function, args)
+                request = self._request(made, of, shown, kwargs, None, scope, given, blocking=True)
                 return cast("R", run(self.core.perform(self.core.blocking(), request, bound)).result)
 
             return once
@@ -449,6 +454,18 @@ def _checkpoint_of(to: object) -> str:
 def _name_of(function: Callable[..., Any]) -> str:
     """What the calls of a function are recorded as."""
     return getattr(function, "__name__", type(function).__name__)
+
+
+def _of_its_object(
+    decorated: Callable[..., Any], function: Callable[..., Any], args: tuple[Any, ...]
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """What is called, and its arguments: where `decorated` is a method, without the object or class that it is called on."""
+    owner = args[0] if args and isinstance(args[0], type) else type(args[0]) if args else object
+    for one in owner.__mro__:
+        found = vars(one).get(decorated.__name__)
+        if found is decorated or (isinstance(found, classmethod) and found.__func__ is decorated):
+            return MethodType(function, args[0]), args[1:]
+    return function, args
 
 
 def _thread_or_global(thread_id: str) -> str:

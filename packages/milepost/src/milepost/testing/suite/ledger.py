@@ -426,3 +426,19 @@ class CallsInDoubt(Behaviours):
         keys = {record.downstream_key for record in await worker.calls()}
         assert len(keys) == 3
         assert any(key.endswith(":0:charge") for key in keys)
+
+    @needs("ledger")
+    async def test_the_pause_of_a_step_names_it(self, lab: Lab) -> None:
+        worker = Worker(lab, tools={"charge": unsafe})
+
+        def lost(amount: int) -> None:
+            raise TimeoutError(f"no answer about {amount}")
+
+        call = await worker.run(wants())
+        with pytest.raises(CallInDoubt, match="step 'capture' of the call of 'charge'") as paused:
+            await worker.step(call, "capture", lost, 5)
+        assert paused.value.facts["payload"]["step"] == "capture"
+        await worker.settle(call, Suspended())
+        with pytest.raises(CallInDoubt) as paused:
+            await worker.do(wants(call="c2"), TimeoutError("no answer"))
+        assert paused.value.facts["payload"]["step"] is None
