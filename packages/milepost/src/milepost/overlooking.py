@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Mapping
 
 from langgraph.checkpoint.base import CheckpointTuple
 
@@ -38,9 +38,12 @@ def overlooked(draft: Draft) -> str:
     )
 
 
-def written_keys(found: CheckpointTuple) -> Iterator[str]:
+def written_keys(found: CheckpointTuple) -> Collection[str]:
     """The keys of the state that tasks, or the input of a run, have written to."""
-    entered: object = found.checkpoint["channel_values"].get(START)
+    values = found.checkpoint["channel_values"]
+    if not found.pending_writes and START not in values:
+        return ()
+    entered: object = values.get(START)
     names = [channel for _, channel, _ in found.pending_writes or ()]
     names += [key for key in entered if isinstance(key, str)] if isinstance(entered, Mapping) else []
-    yield from (name for name in names if not name.startswith(PLUMBING))
+    return [name for name in names if not name.startswith(PLUMBING)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -19,6 +19,7 @@ from milepost.codec.header import Header, front, open_header, open_layouts, rese
 from milepost.codec.heard import Heard
 from milepost.codec.items import Inline, Item, Piece, cut, size
 from milepost.codec.layout import (
+    DELTAS,
     INLINES,
     TYPED,
     Address,
@@ -36,7 +37,7 @@ from milepost.codec.revive import Renames
 from milepost.codec.shelf import Shelf
 from milepost.codec.values import Serializer
 from milepost.errors import Corrupt, MilepostError, Unserializable
-from milepost.places import PINNED, channel_name, store_name
+from milepost.places import COUNTERS, PINNED, channel_name, store_name
 from milepost.store import Batch, CheckpointRow, Pack, Snapshot, Span, WriteRow, merge_spans
 
 T = TypeVar("T")
@@ -105,13 +106,13 @@ class Codec:
         pieces: dict[str, Piece | Layout] = {}
         unchanged: dict[str, Any] = {}
         lost: list[str] = []
-        heard = Heard() if parent is None else memo.heard(ns, parent)
-        passed = heard.passed(versions, metadata.get("source"))
-        left = heard.left(checkpoint["channel_values"], metadata)
+        heard = None if parent is None else memo.heard.get((ns, parent))
+        passed = [] if heard is None else heard.passed(versions, metadata.get("source"))
+        left = [] if heard is None else heard.left(checkpoint["channel_values"], metadata)
         with memo.lock:
             memo.speak(self._coding)
             epoch = memo.epoch
-            if metadata.get("source") == "fork":
+            if heard is not None and metadata.get("source") == "fork":
                 memo.keep_heard(ns, id, heard)  # of a copy, the same is left
             before = (memo.values(ns, parent) if parent is not None else None) or {}
             for channel, value in checkpoint["channel_values"].items():
@@ -398,17 +399,22 @@ class Codec:
         row: CheckpointRow,
         header: Header,
         packs: Sequence[Pack],
-        heard: Iterable[str] = (),
+        heard: Collection[str] = (),
     ) -> None:
         """A checkpoint was read: the next put may refer to what it holds. `heard` are the channels that were written to."""
         memo = self._memory.thread(thread)
         versions = header.checkpoint.get("channel_versions") or {}
-        values = {channel: (versions.get(channel), layout) for channel, layout in header.layouts.items()}
+        values: dict[str, tuple[object, Layout]] = {}
+        leaves = bool(heard) or COUNTERS in header.metadata
+        for channel, layout in header.layouts.items():
+            values[channel] = (versions.get(channel), layout)
+            leaves = leaves or layout[0] in DELTAS
         with memo.lock:
             memo.speak(self._coding)
             memo.at(generation)
             memo.keep_values(row.ns, row.id, values)
-            memo.keep_heard(row.ns, row.id, Heard.of(header, heard))
+            if leaves:
+                memo.keep_heard(row.ns, row.id, Heard.of(header, heard))
             memo.keep_raw(thread, packs)
 
     # Records of the ledger: values on their own.

@@ -155,12 +155,12 @@ def spans_of(layout: Layout) -> Iterator[Span]:
             yield from spans_of(inner)
 
 
-_DELTAS = (DELTA, DELTA + TYPED)
+DELTAS = (DELTA, DELTA + TYPED)
 
 
 def is_snapshot(layout: Layout) -> bool:
     """Whether the value is the snapshot of a delta channel."""
-    return layout[0] in _DELTAS
+    return layout[0] in DELTAS
 
 
 def to_wire(layout: Layout, writers: dict[int, int]) -> Sequence[Any]:

@@ -12,7 +12,6 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from operator import attrgetter
-from typing import Final
 
 from milepost.codec.coding import Coding
 from milepost.codec.envelope import Vault
@@ -36,9 +35,6 @@ Values = Mapping[str, tuple[object, Layout]]
 """Of one checkpoint: channel -> (version label, layout)."""
 
 
-_NOTHING: Final = Heard()
-
-
 class ThreadMemo:
     """What is remembered of one thread. Guarded by `lock`, which is never held across anything but computing."""
 
@@ -60,7 +56,8 @@ class ThreadMemo:
         """(ns, channel) -> bytes of the value that was put last, where somebody wants to know."""
         self._pieces: dict[tuple[str, str], tuple[Piece, int]] = {}
         self._values: OrderedDict[tuple[str, str], Values] = OrderedDict()
-        self._heard: OrderedDict[tuple[str, str], Heard] = OrderedDict()
+        self.heard: OrderedDict[tuple[str, str], Heard] = OrderedDict()
+        """By (ns, id), of checkpoints that leave anything."""
         self._raw: deque[tuple[str, Sequence[Pack], int]] = deque()
         """What was read and not looked at yet, and how many bytes each reading had."""
         self._raw_size = 0
@@ -116,14 +113,11 @@ class ThreadMemo:
         while len(self._values) > _CHECKPOINTS:
             self._values.popitem(last=False)
 
-    def heard(self, ns: str, id: str) -> Heard:
-        return self._heard.get((ns, id), _NOTHING)
-
     def keep_heard(self, ns: str, id: str, heard: Heard) -> None:
-        self._heard[ns, id] = heard
-        self._heard.move_to_end((ns, id))
-        while len(self._heard) > _CHECKPOINTS:
-            self._heard.popitem(last=False)
+        self.heard[ns, id] = heard
+        self.heard.move_to_end((ns, id))
+        while len(self.heard) > _CHECKPOINTS:
+            self.heard.popitem(last=False)
 
     def learn(self, items: Sequence[Item], writer: int, first: int) -> None:
         """The store acknowledged `items` under these addresses."""
