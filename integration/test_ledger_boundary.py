@@ -61,7 +61,7 @@ def test_the_state_is_not_updated_over_an_unsettled_call(saver: Saver, make: Any
     ledger = Ledger(saver, {"look": readonly, "delegate": idempotent()}, on_unsettled="refuse")
     graph = make(saver, ledger, effect)
     with ThreadPoolExecutor() as pool:
-        running = pool.submit(graph.invoke, GO, ONE)
+        running = pool.submit(graph.invoke, GO, ONE, durability="sync")
         try:
             assert begun.wait(60)
             history = list(graph.get_state_history(ONE))
