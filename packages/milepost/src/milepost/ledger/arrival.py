@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -74,7 +74,7 @@ class Arrival(Basis):
 
     async def _arrive(self, hands: Hands, store: CallStore, plan: Plan) -> Run | Replay:
         change = self._first(plan)
-        for _ in range(_ROUNDS):
+        for _ in self.looks(plan):
             answer = await self._claim(store, plan, change)
             row = answer.row
             if answer.done and row is not None:
@@ -92,6 +92,15 @@ class Arrival(Basis):
                 return following
             change = following or self._first(plan)
         raise self.in_progress(plan, None)
+
+    @staticmethod
+    def looks(plan: Plan) -> Iterator[None]:
+        """Some rounds of looking at a record; those in which it is waited for are limited by `wait_timeout` alone."""
+        left = _ROUNDS
+        while left > 0:
+            waited = plan.waited
+            yield
+            left -= plan.waited == waited
 
     def _first(self, plan: Plan) -> CallChange:
         """The claim of a call that has no record yet."""

@@ -38,8 +38,6 @@ from milepost.observe import log
 
 _TRIES: Final = 3
 """How often an outcome is sent to a store that does not answer, and how often it is fitted to a record that changed."""
-_ROUNDS: Final = 64
-"""How often a record that others keep changing is looked at."""
 
 
 class Core(Arrival):
@@ -362,7 +360,7 @@ class Core(Arrival):
         nothing was done."""
         with self._lasting(call):
             store = await self.store(hands)
-            for _ in range(_ROUNDS):
+            for _ in self.looks(plan):
                 answer = await store.calls(CallQuery(plan.home, (call.record_key,)), None, 1)
                 row = answer.rows[0] if answer.rows else None
                 if row is not None and row.state == "failed":
