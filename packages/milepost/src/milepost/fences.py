@@ -7,9 +7,12 @@ Stores that decide in Python use these functions; the others say the same in the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from milepost.errors import Conflict, LeaseLost, ThreadDeleted
+
+FILLING: Final = "milepost:filling:"
+"""How the names begin of those who hold a lease to fill a thread: see `milepost.filling`."""
 
 
 class Lease(NamedTuple):
@@ -27,6 +30,12 @@ class Lease(NamedTuple):
     """How many owners in a row crashed or failed: each let it expire, or released it with an error."""
     error: str = ""
     """What the last one of them said, if he said anything."""
+
+    @property
+    def filling(self) -> bool:
+        """Whether who holds it fills the thread with what comes from elsewhere, or who held it last did, and did not come
+        to the end."""
+        return (self.owner or self.error).startswith(FILLING)
 
     def alive(self, now: float) -> bool:
         """Whether the owner holds it at this time of the store's clock."""

@@ -10,10 +10,9 @@ from types import TracebackType
 from typing import Final, Self
 
 from milepost.errors import MilepostError
-from milepost.store import Batch, Store, ThreadRow
+from milepost.fences import FILLING
+from milepost.store import Batch, Store
 
-FILLING: Final = "milepost:filling:"
-"""How the names begin of those who hold a thread's lease for this."""
 TTL: Final = 60.0
 """Seconds, by the store's clock, that one batch may take."""
 
@@ -50,10 +49,3 @@ class Filling:
         elif issubclass(kind, Exception):
             with suppress(MilepostError):  # then the lease is over by itself
                 await self._store.release(self._thread, self._owner, f"{FILLING}{kind.__name__}")
-
-
-def half_filled(row: ThreadRow) -> bool:
-    """Whether the last one who held the lease of a thread was filling it, and did not come to the end."""
-    if row.leased:
-        return False
-    return (row.lease.owner or row.lease.error).startswith(FILLING)

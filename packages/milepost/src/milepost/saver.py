@@ -425,7 +425,8 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
         await self._ops.maintain(self._async(), maintenance.delete_for_runs, check_list(run_ids, "run_ids"))
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Copy everything of a thread: all namespaces, history, writes and order. A no-op without a source.
+        """Copy everything of a thread: all namespaces, history, writes and order. A no-op without a source. Safe to repeat.
+        Holds the lease of the target meanwhile, unless a run does: maintenance leaves it alone.
 
         Raises `Conflict` when the target has checkpoints that the source has not.
         """

@@ -186,7 +186,8 @@ class ThreadRow(NamedTuple):
             return "running"
         if self.waiting:
             return "waiting"
-        return "abandoned" if self.tries and not self.settled else "idle"
+        # What a copy has left in the middle is no run's work, and nobody is to go on with it by himself.
+        return "abandoned" if self.tries and not self.settled and not self.lease.filling else "idle"
 
     @property
     def tries(self) -> int:

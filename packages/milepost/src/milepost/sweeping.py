@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from milepost.errors import Unavailable
-from milepost.filling import half_filled
 from milepost.maintenance import STEP, Amount
 from milepost.observe import log, thread_hash
 from milepost.places import ATTACHMENTS
@@ -115,7 +114,7 @@ class _Sweeper:
         while True:
             page = await self._store.threads(after, PAGE)
             for row in page.rows:
-                if half_filled(row):
+                if row.lease.filling and not row.leased:
                     why = "a copy or a restoration ended in the middle: repeat it, or erase the thread"
                     self._tell(Leftover("copy", row.thread, bytes=row.bytes, error=why))
             if (after := page.cursor) is None:
