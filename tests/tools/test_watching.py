@@ -33,6 +33,16 @@ class OfItsOwn(BaseTool):
         return _pay(cents)
 
 
+class WithoutItsFunction(StructuredTool):
+    """A subclass that does its work itself."""
+
+    def _run(self, *args: Any, config: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
+        return _pay(*args, **kwargs)
+
+    async def _arun(self, *args: Any, config: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
+        return _pay(*args, **kwargs)
+
+
 def _pay(cents: int) -> str:
     if cents == 13:
         raise ToolException("thirteen")
@@ -56,6 +66,7 @@ KINDS: dict[str, Callable[[], BaseTool]] = {
     "function": lambda: tool("pay")(_function),
     "coroutine too": lambda: StructuredTool.from_function(_function, _apay, name="pay"),
     "class": OfItsOwn,
+    "subclass": lambda: WithoutItsFunction.from_function(_function, name="pay"),
 }
 
 

@@ -55,7 +55,7 @@ class Watch:
         update: dict[str, Any] = {}
         if tool.handle_tool_error:
             update["handle_tool_error"] = self._told(tool.handle_tool_error)
-        if isinstance(tool, StructuredTool | Tool):
+        if isinstance(tool, StructuredTool | Tool) and _calls_its_function(type(tool)):
             if tool.func is not None:
                 update["func"] = self._around(tool.func)
             if tool.coroutine is not None:
@@ -94,6 +94,14 @@ class Watch:
             return error.args[0] if error.args else "Tool execution error"
 
         return handle
+
+
+def _calls_its_function(kind: type[StructuredTool | Tool]) -> bool:
+    """Whether a run of the tool is one of its function: a subclass may do the work in a method."""
+    base = StructuredTool if issubclass(kind, StructuredTool) else Tool
+    return all(
+        getattr(kind, name) is getattr(base, name) for name in ("_run", "_arun", "run", "arun", "invoke", "ainvoke")
+    )
 
 
 class _Outside(BaseTool):
