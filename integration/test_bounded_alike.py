@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Annotated, Any
 
 import pytest
-from driving import Flavour, Graph, graph_of, thread
+from driving import Flavour, Graph, graph_of, place, thread
 from langchain_core.runnables import RunnableConfig
 from langgraph.channels.delta import DeltaChannel
 from langgraph.errors import GraphInterrupt
@@ -159,14 +159,11 @@ async def test_whatever_is_left_is_as_it_was(saver: Saver, flavour: Flavour, see
     assert planned.threads == done.threads
     assert (await maintain(flavour, saver, policy, threads=["one"])).threads == ()
 
-    left = {
-        (found.config["configurable"]["checkpoint_ns"], found.checkpoint["id"]): found
-        for found in saver.list(of("one"))
-    }
+    left = {(place(found.config)["checkpoint_ns"], found.checkpoint["id"]): found for found in saver.list(of("one"))}
     before = [
         found
         for found in saver.list(of("untouched"))
-        if (found.config["configurable"]["checkpoint_ns"], found.checkpoint["id"]) in left
+        if (place(found.config)["checkpoint_ns"], found.checkpoint["id"]) in left
     ]
     assert len(before) == len(left)
     for old, new in zip(before, left.values(), strict=True):

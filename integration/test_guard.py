@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import milepost
@@ -26,7 +26,7 @@ class State(TypedDict):
     items: Annotated[list[str], operator.add]
 
 
-def _append(items: list[str], writes: list[list[str]]) -> list[str]:
+def _append(items: list[str], writes: Sequence[list[str]]) -> list[str]:
     return [*items, *(item for write in writes for item in write)]
 
 

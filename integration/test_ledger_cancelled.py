@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -57,7 +57,7 @@ class Slow:
         return charge
 
     @asynccontextmanager
-    async def held(self) -> AsyncIterator[None]:
+    async def held(self) -> AsyncGenerator[None]:
         """The first execution goes on within, and has ended after."""
         assert self.begun, "an execution has begun"
         assert not self.left.is_set(), "and goes on"

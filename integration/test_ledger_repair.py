@@ -8,7 +8,7 @@ from typing import Annotated, Any, NotRequired, cast
 
 import milepost
 import pytest
-from driving import Flavour, Graph, graph_of, thread
+from driving import Flavour, Graph, graph_of, place, thread
 from langchain.agents import AgentState, create_agent
 from langchain.agents.middleware import AgentMiddleware
 from langchain_core.language_models import GenericFakeChatModel
@@ -305,7 +305,7 @@ async def test_an_agent_that_a_tool_calls_is_repaired(memory: Saver, flavour: Fl
         for one in await flavour.tuples(memory, ONE)
         if any(isinstance(message, ToolMessage) for message in one.checkpoint["channel_values"].get("messages", []))
     ]
-    assert found.config["configurable"]["checkpoint_ns"].startswith("tools")
+    assert place(found.config)["checkpoint_ns"].startswith("tools")
     assert found.checkpoint["channel_values"]["messages"][-1].artifact == {"receipt": 7}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Generator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import aclosing, asynccontextmanager
 from contextvars import Context, ContextVar
 
@@ -79,7 +79,7 @@ async def awaited(log: list[str], gate: asyncio.Event) -> AsyncGenerator[int, No
 
 
 @asynccontextmanager
-async def around(log: list[str]) -> AsyncIterator[None]:
+async def around(log: list[str]) -> AsyncGenerator[None]:
     token = seen.set("set around")
     try:
         yield

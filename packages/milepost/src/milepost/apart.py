@@ -8,7 +8,7 @@ one part to the next, and what the generator sets would be left behind with its 
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from contextvars import Context, copy_context
 from functools import partial
@@ -83,7 +83,7 @@ class _Within(Awaitable[T]):
 
     def __await__(self) -> Generator[Any, Any, T]:
         steps = self._awaited.__await__()
-        step = partial(next, steps)
+        step: Callable[[], Any] = partial(steps.send, None)
         while True:
             try:
                 waits_for = self._context.run(step)

@@ -509,7 +509,7 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
 
     def _asked(self, config: RunnableConfig) -> tuple[Place, Mapping[str, str] | None, Run | None]:
         place = place_of(config)
-        return place, self._above(config), self._shared.runs.reads(place, config["configurable"])
+        return place, self._above(config), self._shared.runs.reads(place, config.get("configurable", {}))
 
     def _draft(
         self,
@@ -530,7 +530,7 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
         if spaces is not None and (named := spaces.named(place.ns)):
             merged = cast("CheckpointMetadata", {**merged, NAMED: named})
         draft = codec.draft(place.thread, ns, id, place.id, checkpoint, merged, new_versions, stamp, known)
-        inner = config["configurable"]
+        inner = config.get("configurable", {})
         source = FORK if isinstance(inner.get("checkpoint_id"), Named) else metadata.get("source")
         return place, draft, source, self._shared.runs.of(place, inner)
 
@@ -549,7 +549,7 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
         schemas = self._shared.schemas
         stamp = None if schemas is None else schemas.write_stamp(place.ns, named)
         drafts = self._ops.codec.draft_writes(place.thread, named, task, path, stamp)
-        return place, drafts, self._shared.runs.of(place, config["configurable"])
+        return place, drafts, self._shared.runs.of(place, config.get("configurable", {}))
 
     def _above(self, config: RunnableConfig) -> Mapping[str, str] | None:
         """The checkpoints that called the subgraph of `config`, by namespace, where that matters."""

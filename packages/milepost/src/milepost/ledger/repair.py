@@ -225,6 +225,7 @@ class Repairs:
         last = [question for question in head.questions if at_end(question, head.messages)]
         if not any(question.parts for question in last):
             return []
+        ended: dict[str, list[tuple[str, Any]]] = {}
         try:
             tasks = {task.id: task.name for task in (await hands.do(driver.state, head.config)).tasks}
             ended = {id: writes for id, writes in _ended(head).items() if id in tasks}

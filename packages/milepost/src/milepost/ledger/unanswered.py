@@ -211,7 +211,9 @@ def plain(parts: Sequence[Part], channel: str) -> list[ToolMessage] | None:
         if isinstance(part, ToolMessage):
             found.append(part)
             continue
-        update = part.update if isinstance(part.update, dict) else {} if part.update is None else {None: part.update}
+        update: dict[Any, Any] = (
+            part.update if isinstance(part.update, dict) else {} if part.update is None else {None: part.update}
+        )
         messages = update.get(channel, [])
         if (
             part.graph is not None

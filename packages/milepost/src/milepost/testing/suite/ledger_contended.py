@@ -187,11 +187,12 @@ class CallsContended(Behaviours):
             await worker.do(wants(tool, call=tool, arguments=spelled), "paid")
             assert await worker.do(wants(tool, call=tool, **now)) == "paid"
             assert await worker.do(wants(tool, call=tool, **filled)) == "paid"
-            for former in (None, {"amount": {"of": 5, "at": "one"}}, {"amount": object()}):
+            others: tuple[Any, ...] = (None, {"amount": {"of": 5, "at": "one"}}, {"amount": object()})
+            for former in others:
                 with pytest.raises(PayloadMismatch):
-                    await worker.do(wants(tool, call=tool, **{**now, "former": former}))
+                    await worker.do(wants(tool, call=tool, **(now | {"former": former})))
         with pytest.raises(PayloadMismatch):
-            await worker.do(wants("told", call="told", **{**now, "former": {}}))
+            await worker.do(wants("told", call="told", **(now | dict[str, Any](former={}))))
         assert len(worker.performed) == 2
 
 

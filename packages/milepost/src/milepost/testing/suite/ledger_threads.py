@@ -360,6 +360,7 @@ class CallsOfThreads(Behaviours):
         await Chain(lab.saver).put({"n": 1})
         lost = await worker.run(wants("set", message="m1", human="h1"))
         await worker.step(lost, "fee", lambda: "fee")
+        call = lost
         for number, message in enumerate(("m2", "m3", "m3")):
             call = await worker.run(wants("set", message=message, human="h1"))
             assert call.attempt == number + 1

@@ -222,7 +222,7 @@ class Repairs(Behaviours):
         async for saver in lab.views():
             found = await saver.got(at("thread", "agent"))
             assert [one.type for one in found.checkpoint["channel_values"]["messages"]] == ["ai", "tool"]
-            assert (found.metadata["step"], found.metadata["parents"]) == (4, {"": "0001"})
+            assert (found.metadata.get("step"), found.metadata.get("parents")) == (4, {"": "0001"})
             assert found.parent_config == at("thread", "agent", "0002")
 
     @needs("ledger")
