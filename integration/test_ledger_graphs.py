@@ -22,7 +22,7 @@ from langgraph.graph import END, START, MessagesState
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command, RetryPolicy, interrupt
 from milepost.errors import MilepostError, Unavailable
-from milepost.ledger import CallRequest, Failed, Run
+from milepost.ledger import CallRequest, Failed, Run, ToolPolicy
 from milepost.saver import Saver
 from milepost.store import Backend
 from milepost.tools import (
@@ -616,6 +616,28 @@ async def test_a_retrying_middleware_repeats_only_what_was_not_applied(memory: S
     (question,) = end["__interrupt__"]
     assert question.value["arguments"] == {"order": "b"}
     assert effects.seen == ["a", "a", "b"]
+
+
+@pytest.mark.parametrize("policy", [keyed(window="24h"), idempotent], ids=["keyed", "idempotent"])
+@pytest.mark.parametrize("by", ["middleware", "tuple"])
+async def test_a_model_that_is_told_to_try_again_asks_for_the_same_call(
+    memory: Saver, flavour: Flavour, policy: ToolPolicy, by: str
+) -> None:
+    effects = Effects()
+    ledger = Ledger(memory, {"charge": policy}, lease=0.05)
+    turns = [asks("a"), asks("a", id="again", ids=["other"]), asks("a", id="on purpose", ids=["third"])]
+    effects.broken = {"a": TimeoutError("no answer")}
+    if by == "middleware":
+        giving_up = ToolRetryMiddleware(max_retries=0)
+        graph = agent(memory, [effects.tool()], turns, [giving_up, ledger.middleware()])
+    else:
+        graph = hand_built(memory, ledger, [effects.tool()], turns, handle=(KeyError,))
+    end = await flavour.invoke(graph, GO, ONE)
+    assert [one.status for one in answers(end)] == ["error", "success", "success"]
+    assert effects.seen == ["a", "a", "a"]
+    first, again, on_purpose = effects.keys
+    assert first == again != on_purpose
+    assert [record.state for record in ledger.calls("one")] == ["succeeded"] * 2
 
 
 @pytest.mark.parametrize("inner", [ToolRetryMiddleware(), HumanInTheLoopMiddleware({"charge": False})])

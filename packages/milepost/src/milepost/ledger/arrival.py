@@ -304,14 +304,16 @@ class Arrival(Basis):
     # Orphans.
 
     async def _orphans(self, store: CallStore, plan: Plan, kin: Sequence[CallRow]) -> None:
-        """Look at equal calls: adopt the one whose message is gone, or make sure that there is none."""
+        """Look at equal calls: adopt the one whose message is gone, or which is in doubt and was answered with an error;
+        or make sure that there is none."""
         request, book = plan.request, self.book
         how = request.orphans or self.settings.on_orphan
         known: list[str] = []
         for row in sorted(kin, key=lambda row: (row.started, row.key)):
             # What did not take place, or was undone, is nobody's effect.
             info = book.info(row)
-            if row.state in OF_NO_EFFECT or how == "run" or self._explained(info, request):
+            again = row.state == "in_doubt" and any(ids in request.failed for ids in info.asked_by)
+            if row.state in OF_NO_EFFECT or how == "run" or (self._explained(info, request) and not again):
                 known.append(row.key)
                 continue
             record = book.open(row)
@@ -324,7 +326,9 @@ class Arrival(Basis):
                     OrphanFound,
                     plan,
                     record,
-                    "an equal call is recorded whose message is not in the state any more: is this that call",
+                    "an equal call was answered with an error, and nobody knows whether it took place: is this that call"
+                    if again
+                    else "an equal call is recorded whose message is not in the state any more: is this that call",
                     choices=("adopt", "run"),
                     orphan=record.key,
                 )

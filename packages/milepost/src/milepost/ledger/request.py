@@ -45,6 +45,9 @@ class CallRequest:
     alike: tuple[tuple[str, str], ...] = ()
     """Those of `branch` that are likely to be equal to this call. Only saves time: with them a claim is one round trip
     also where an equal call is recorded, without them it is two."""
+    failed: tuple[tuple[str, str], ...] = ()
+    """Calls of other messages at hand that are likely to be equal to this one, and were answered with an error. Where
+    nobody knows what became of such a call, this is the same one: the model was told to try again."""
     checkpoints: tuple[tuple[str, str], ...] = ()
     """(namespace, checkpoint id) that the task started from: its own, then those of the graphs around it. Empty: there
     is nothing to wait for."""

@@ -211,6 +211,7 @@ class Ledger(PlainLedger):
             human="" if asked is None else asked.human,
             branch=conversation.branch,
             alike=() if asked is None else conversation.alike(call, asked),
+            failed=() if asked is None else conversation.failed(call, asked),
             checkpoints=innermost_first(task.started_from),
             durable=task.durability != "exit",
             epoch=task.epoch,

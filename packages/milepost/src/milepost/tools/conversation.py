@@ -59,6 +59,11 @@ class Conversation:
                         self._alike.setdefault(_words(call, human), []).append((message.id or "", call["id"]))
         self.branch = frozenset(branch)
         """(message id, call id) of every call that the conversation knows."""
+        self._failed = {
+            (asked.id or "", id)
+            for id, (position, answer) in self._answers.items()
+            if answer.status == "error" and (asked := self._asked.get(id)) is not None and position > asked.position
+        }
 
     def describes(self, messages: list[Any]) -> bool:
         """Whether this is still what `messages` say."""
@@ -78,9 +83,16 @@ class Conversation:
         return self._asked.get(call_id)
 
     def alike(self, call: ToolCall, asked: Asked) -> tuple[tuple[str, str], ...]:
-        """(message id, call id) of the last other calls that say the same for the same human message."""
-        found = self._alike.get(_words(call, asked.human), ())
-        return tuple(ids for ids in found[-_ALIKE:] if ids != (asked.id, call["id"]))
+        """(message id, call id) of the last other calls that say the same for the same human message, but for `failed`."""
+        failed = self.failed(call, asked)
+        return tuple(ids for ids in self._equal(call, asked) if ids != (asked.id, call["id"]) and ids not in failed)
+
+    def failed(self, call: ToolCall, asked: Asked) -> tuple[tuple[str, str], ...]:
+        """Those of other messages that were answered with an error."""
+        return tuple(ids for ids in self._equal(call, asked) if ids[0] != asked.id and ids in self._failed)
+
+    def _equal(self, call: ToolCall, asked: Asked) -> list[tuple[str, str]]:
+        return self._alike.get(_words(call, asked.human), [])[-_ALIKE:]
 
     def answer(self, call_id: str | None) -> ToolMessage | None:
         """What has been answered to the call since it was asked for."""

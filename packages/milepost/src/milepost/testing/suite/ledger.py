@@ -16,6 +16,7 @@ from milepost.errors import Conflict, InvalidConfig
 from milepost.ledger import (
     CallInDoubt,
     CallInProgress,
+    InDoubt,
     OrphanFound,
     PayloadMismatch,
     Replay,
@@ -168,6 +169,26 @@ class CallsOnce(Behaviours):
         assert plan.calls == 3
         with pytest.raises(OrphanFound):
             await worker.run(replace(third, message="m4", alike=(("m1", "c1"),), branch=frozenset()))
+
+    @needs("ledger")
+    async def test_a_call_in_doubt_that_was_answered_with_an_error_is_asked_for_again(self, lab: Lab) -> None:
+        tools = {"charge": quick(idempotent), "send": quick(unsafe)}
+        worker = Worker(lab, lease=0, tools=tools)
+        for tool in tools:
+            told, known = (("m1", tool),), frozenset({("m1", tool), ("m2", tool)})
+            first = await worker.run(wants(tool, call=tool, human="h1"))
+            await worker.settle(first, InDoubt("no answer", ended=True))
+            again = wants(tool, message="m2", call=tool, human="h1", branch=known, failed=told)
+            if tool == "send":
+                with pytest.raises(OrphanFound, match="answered with an error"):
+                    await worker.run(again)
+                continue
+            call = await worker.run(again)
+            assert (call.key, call.attempt) == (first.key, 1)
+            await worker.settle(call, Succeeded("paid"))
+            # What is known, or was not answered with an error, is another call.
+            more = wants(tool, message="m3", call=tool, human="h1", branch=known, failed=told)
+            assert (await worker.run(more)).key != first.key
 
     @needs("ledger")
     async def test_many_calls_of_a_thread(self, lab: Lab) -> None:
