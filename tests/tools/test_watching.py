@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import pytest
+from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool, InjectedToolCallId, StructuredTool, Tool, ToolException, tool
 from langgraph.errors import GraphInterrupt
 from langgraph.graph import MessagesState
@@ -41,6 +42,16 @@ class WithoutItsFunction(StructuredTool):
 
     async def _arun(self, *args: Any, config: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
         return _pay(*args, **kwargs)
+
+
+class WithoutItsRun(StructuredTool):
+    """A subclass that does its work before anything of LangChain's is called."""
+
+    def invoke(self, input: Any, config: Any = None, **kwargs: Any) -> Any:
+        return ToolMessage(_pay(**input["args"]), tool_call_id=input["id"])
+
+    async def ainvoke(self, input: Any, config: Any = None, **kwargs: Any) -> Any:
+        return self.invoke(input)
 
 
 def _pay(cents: int) -> str:
@@ -159,3 +170,10 @@ def test_whether_somebody_is_within() -> None:
 
     run(watch.over(tool("pay")(pay)), 5, blocking=True)
     assert (seen, watch.close()) == ([True], False)
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_a_subclass_that_calls_nothing_of_its_class(blocking: bool) -> None:
+    watch = Watch()
+    answer = run(watch.over(WithoutItsRun.from_function(_function, name="pay")), 5, blocking=blocking)
+    assert (answer.content, watch.entered) == ("paid 5", True)

@@ -55,7 +55,9 @@ class Watch:
         update: dict[str, Any] = {}
         if tool.handle_tool_error:
             update["handle_tool_error"] = self._told(tool.handle_tool_error)
-        if isinstance(tool, StructuredTool | Tool) and _calls_its_function(type(tool)):
+        if isinstance(tool, StructuredTool | Tool) and _keeps(type(tool), "_run", "_arun"):
+            # What calls these may have done the work already.
+            self.entered = not _keeps(type(tool), "invoke", "ainvoke", "run", "arun")
             if tool.func is not None:
                 update["func"] = self._around(tool.func)
             if tool.coroutine is not None:
@@ -96,12 +98,10 @@ class Watch:
         return handle
 
 
-def _calls_its_function(kind: type[StructuredTool | Tool]) -> bool:
-    """Whether a run of the tool is one of its function: a subclass may do the work in a method."""
+def _keeps(kind: type[StructuredTool | Tool], *methods: str) -> bool:
+    """Whether a class of tool has these methods from LangChain: one of its own may do the work, and not call the function."""
     base = StructuredTool if issubclass(kind, StructuredTool) else Tool
-    return all(
-        getattr(kind, name) is getattr(base, name) for name in ("_run", "_arun", "run", "arun", "invoke", "ainvoke")
-    )
+    return all(getattr(kind, name) is getattr(base, name) for name in methods)
 
 
 class _Outside(BaseTool):
