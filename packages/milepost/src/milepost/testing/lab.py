@@ -25,6 +25,7 @@ from langgraph.checkpoint.base import (
     DeltaChannelHistory,
 )
 
+from milepost.archive import ArchiveFolder
 from milepost.flavour import run
 from milepost.lease import ThreadLease
 from milepost.maintaining import Maintaining
@@ -281,6 +282,10 @@ class Lab:
         face = Face(self.subject.saver(backend, **options), self.flavour)
         self._open.append(face)
         return face
+
+    def archive(self, kind: type[ArchiveFolder] = ArchiveFolder) -> ArchiveFolder:
+        """The archive of the saver at hand; the same folder each time."""
+        return kind(self.subject.directory / "archive", tenant=self.saver.saver.tenant)
 
     @property
     def store(self) -> Store:

@@ -147,7 +147,7 @@ class Archives(Behaviours):
         await chain.writes(("n", 1), id="0004", task="t", path="p")
         await grown(lab.saver, steps=4, ns="sub")
         before = await lab.saver.list(at("thread", None))
-        folder = ArchiveFolder(lab.subject.directory / "archive")
+        folder = lab.archive()
         for last in (8, 4, 1):
             await lab.saver.maintain(Retention(keep_last=last, namespaces=""), hooks=folder)
         path = folder.path_of("thread")
@@ -176,7 +176,7 @@ class Archives(Behaviours):
 
     async def test_an_archive_that_was_cut_short(self, lab: Lab) -> None:
         chain = await grown(lab.saver, steps=9)
-        folder = ArchiveFolder(lab.subject.directory / "archive")
+        folder = lab.archive()
         await lab.saver.maintain(Retention(keep_last=6), hooks=folder)
         path = folder.path_of("thread")
         whole = path.read_bytes()
@@ -209,7 +209,7 @@ class Archives(Behaviours):
         for thread in ("gone", "stays"):
             await grown(lab.saver, thread, 5)
             await grown(lab.saver, thread, 2, "sub")
-        folder = ArchiveFolder(lab.subject.directory / "archive")
+        folder = lab.archive()
         await lab.saver.maintain(Retention(keep_last=2), hooks=folder)
         amount = (await lab.saver.stats("gone")).checkpoints
         gone, nobody = await lab.saver.erase(["gone", "nobody"], hooks=folder)
@@ -223,7 +223,7 @@ class Archives(Behaviours):
 
     async def test_erased_while_it_is_archived(self, lab: Lab) -> None:
         await grown(lab.saver, steps=5)
-        folder = ArchiveFolder(lab.subject.directory / "archive")
+        folder = lab.archive()
         again: list[object] = []
 
         class Slow(ArchiveFolder):
@@ -235,7 +235,7 @@ class Archives(Behaviours):
                     await anew.put({"n": "who has gone on"}, id="0009")
                 return super().archive(thread, batch)
 
-        report = await lab.saver.maintain(Retention(keep_last=1), hooks=Slow(folder.folder))
+        report = await lab.saver.maintain(Retention(keep_last=1), hooks=lab.archive(Slow))
         assert [one.outcome for one in report.threads] == ["changed"]
         (frame,) = frames(folder.path_of("thread"))
         assert [row.id for row in frame.batch.rows] == ["0008"], "of who was erased nothing came back"
@@ -244,7 +244,7 @@ class Archives(Behaviours):
 
     async def test_blocking_calls_where_a_loop_runs(self, lab: Lab) -> None:
         await grown(lab.saver, steps=5)
-        folder, saver = ArchiveFolder(lab.subject.directory / "archive"), lab.saver.saver
+        folder, saver = lab.archive(), lab.saver.saver
 
         class Waits(Hooks):
             async def erase(self, thread: str) -> object:
@@ -278,7 +278,7 @@ class Archives(Behaviours):
                 threads.append(threading.get_ident())
                 return super().erase(thread)
 
-        hooks = Noting(lab.subject.directory / "archive")
+        hooks = lab.archive(Noting)
         await lab.saver.maintain(Retention(keep_last=2), hooks=hooks)
         (erased,) = await lab.saver.erase(["thread"], hooks=hooks)
         assert (erased.error, erased.archived) == ("", 1)
@@ -307,7 +307,7 @@ class Archives(Behaviours):
     async def test_it_is_observed(self, lab: Lab) -> None:
         chain = await grown(lab.saver, steps=5)
         await chain.writes(("n", 1), id="0002")
-        folder = ArchiveFolder(lab.subject.directory / "archive")
+        folder = lab.archive()
 
         class Telling(ArchiveFolder):
             def before(self, plan: ThreadPlan) -> object:
@@ -317,7 +317,7 @@ class Archives(Behaviours):
                 raise OSError("nobody listens")
 
         face = lab.open()
-        await face.maintain(Retention(keep_last=2), hooks=Telling(folder.folder))
+        await face.maintain(Retention(keep_last=2), hooks=lab.archive(Telling))
         await face.restore(folder.path_of("thread"), "elsewhere")
         await face.erase(["thread"], hooks=folder)
         told = [(event.op, event.outcome, event.error, event.facts.get("hook")) for event in face.events]
@@ -370,7 +370,7 @@ class Archives(Behaviours):
         (note,) = (await chain.values())["m"]
         address = note.content.rpartition(" ")[2].rstrip("]")
         await chain.put({"m": [note], "n": 3})
-        folder = ArchiveFolder(lab.subject.directory / "archive")
+        folder = lab.archive()
         await lab.saver.maintain(Retention(keep_last=1), hooks=folder)
         restored = await lab.saver.restore(folder.path_of("thread"), "old")
         assert restored.attachments == 1

@@ -210,9 +210,9 @@ class Erasures(Behaviours):
 
     async def _half_erased(self, lab: Lab) -> ArchiveFolder:
         await grown(lab.saver, steps=5)
-        folder = ArchiveFolder(lab.subject.directory / "archive")
+        folder = lab.archive()
         await lab.saver.maintain(Retention(keep_last=2), hooks=folder)
-        (erased,) = await lab.saver.erase(["thread"], hooks=_Full(folder.folder))
+        (erased,) = await lab.saver.erase(["thread"], hooks=lab.archive(_Full))
         assert (erased.error, erased.before.checkpoints) == ("OSError: the disk of the archive is gone", 2)
         return folder
 
@@ -223,7 +223,7 @@ class Erasures(Behaviours):
             await lab.saver.restore(path, "it comes back")
         assert _told(await lab.saver.sweep()) == []
         assert _told(await lab.saver.sweep(hooks=folder, dry_run=True)) == [("archive", "thread", False)]
-        swept = await lab.saver.sweep(hooks=_Full(folder.folder))
+        swept = await lab.saver.sweep(hooks=lab.archive(_Full))
         assert [one.error for one in swept.left] == ["OSError: the disk of the archive is gone"]
         assert path.exists()
         assert _told(await lab.saver.sweep(hooks=folder)) == [("archive", "thread", True)]
@@ -243,7 +243,7 @@ class Erasures(Behaviours):
     @needs("ledger")
     async def test_one_that_was_refused_leaves_no_trace(self, lab: Lab) -> None:
         await grown(lab.saver, steps=5)
-        folder = ArchiveFolder(lab.subject.directory / "archive")
+        folder = lab.archive()
         await lab.saver.maintain(Retention(keep_last=2), hooks=folder)
         await Worker(lab).run(wants())
         (erased,) = await lab.saver.erase(["thread"], hooks=folder)
