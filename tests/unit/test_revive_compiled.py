@@ -160,6 +160,7 @@ def test_nothing_is_kept_and_nothing_is_given_away() -> None:
     shared = [AIMessage, HumanMessage.__module__, SHAPES[AIMessage].names, None]
     for _ in range(3):
         serde.decode(data)
+    gc.collect()
     before = [sys.getrefcount(each) for each in shared[:3]]
     for _ in range(200):
         serde.decode(data)
