@@ -7,9 +7,9 @@ from one_flavour import spare
 
 pytest.register_assert_rewrite("milepost.testing")
 
-# `integration` tries them in both flavours, on another release of the server.
-_SERVERS = {("test_behaviour.py", "TestPostgres"), ("test_behaviour.py", "TestRedis")}
+# `integration` tries them in both flavours, those of servers on another release.
+_ONE_FLAVOUR = {("test_behaviour.py", name) for name in ("TestMemory", "TestFiles", "TestPostgres", "TestRedis")}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    spare(config, items, "tests", _SERVERS)
+    spare(config, items, "tests", _ONE_FLAVOUR)

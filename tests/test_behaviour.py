@@ -1,4 +1,4 @@
-"""Every behaviour on every store, in both flavours. A new store is two lines here."""
+"""Every behaviour on every store, in either flavour. A new store is two lines here."""
 
 from __future__ import annotations
 
