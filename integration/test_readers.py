@@ -188,7 +188,8 @@ def test_a_loop_that_ends_while_it_is_read(store: str, tmp_path: Path) -> None:
         async def begin() -> None:
             asyncio.get_running_loop().set_exception_handler(lambda _, context: trouble.append(context))
             graph = milepost.exclusive(_chain(saver, a=_says("a"), b=_says("b")), saver)
-            parts: Any = graph.astream(IN, thread("t"))
+            # Else the loop may end before the first checkpoint has reached the store.
+            parts: Any = graph.astream(IN, thread("t"), durability="sync")
             await anext(parts)
             kept.append(parts)
 
