@@ -10,7 +10,9 @@ import pytest
 from driving import Durability, Flavour, Graph, graph_of, thread
 from langgraph.graph import START
 from milepost.errors import ThreadDeleted
+from milepost.ledger import unsafe
 from milepost.saver import Saver
+from milepost.tools import Ledger
 from typing_extensions import TypedDict
 
 ONE = thread("one")
@@ -69,6 +71,34 @@ async def test_nothing_stays_of_a_run_whose_thread_is_deleted(
     # The same code goes on with the thread, which is a new one.
     assert await flavour.invoke(graph, {"said": ["in"]}, ONE, durability=durability) == first
     assert (await flavour.state(graph, ONE)).values == first
+
+
+@pytest.mark.parametrize("when", ["deleted", "deleted and read"])
+async def test_what_belongs_to_no_run_is_taken_after_the_deletion(
+    saver: Saver, flavour: Flavour, durability: Durability, when: str
+) -> None:
+    """The context that a run of the async flavour leaves behind is not the run."""
+    deletes: list[Callable[[], object]] = []
+    graph = deleting(saver, lambda: deletes.pop()() if deletes else None)
+    ledger = Ledger(saver, tools={"greet": unsafe()})
+    await flavour.invoke(graph, {"said": ["in"]}, ONE, durability=durability)
+    deletes.append(lambda: saver.delete_thread("one"))
+    with pytest.raises(ThreadDeleted):
+        await flavour.invoke(graph, {"said": ["again"]}, ONE, durability=durability)
+    if when == "deleted and read":
+        assert (await flavour.state(graph, ONE)).values == {}
+
+    def greet(whom: str) -> str:
+        return f"hello {whom}"
+
+    async def once() -> str:
+        if flavour.name == "async":
+            return str(await ledger.aonce("key", greet, "you", thread_id="one"))
+        return str(ledger.once("key", greet, "you", thread_id="one"))
+
+    assert [await once(), await once()] == ["hello you"] * 2
+    await flavour.update(graph, ONE, {"said": ["by hand"]}, "delete")
+    assert (await flavour.state(graph, ONE)).values == {"said": ["by hand"]}
 
 
 async def test_a_step_that_is_retried_after_the_deletion_leaves_nothing(saver: Saver, flavour: Flavour) -> None:

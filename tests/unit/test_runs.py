@@ -69,6 +69,15 @@ def test_what_lies_ahead_of_checkpoints_that_are_not_there() -> None:
     assert run.ahead() == []
 
 
+def test_what_is_no_part_of_a_run_has_none() -> None:
+    runs = Runs()
+    run = runs.reads(ROOT, config(object()))
+    # The context in which the run began outlives it.
+    assert runs.here("thread") is run
+    assert runs.of(ROOT, {"thread_id": "thread"}) is None
+    assert runs.of(Place("thread", "sub:1", None), {"thread_id": "thread"}) is None
+
+
 def test_few_runs_and_ids_are_remembered() -> None:
     runs, runtimes = Runs(), [object() for _ in range(1025)]
     for runtime in runtimes:
@@ -79,6 +88,12 @@ def test_few_runs_and_ids_are_remembered() -> None:
     for number in range(100):
         run.has(str(number))
     run.wrote(("", "99"), ["99"])
+    assert run.ahead() == []
+    # What others rest on stays known.
+    run.wrote(("sub:1", "s"), ["50", "99"])
+    for number in range(100, 163):
+        run.has(str(number))
+    run.wrote(("sub:2", "s"), ["99"])
     assert run.ahead() == []
     # What was forgotten counts as not there: of a thread that is deleted, more is removed and never less.
     run.wrote(("", "0"), ["0"])

@@ -61,8 +61,15 @@ class Run:
 
     def wrote(self, spot: Spot, rests: Iterable[str]) -> None:
         """Something was stored at `spot` which rests on the checkpoints of the ids `rests`."""
+        missing: set[str] = set()
         with self._lock:
-            if missing := {id for id in rests if id not in self._known}:
+            for id in rests:
+                if id in self._known:
+                    # What others rest on is not the one to be forgotten.
+                    self._known.move_to_end(id)
+                else:
+                    missing.add(id)
+            if missing:
                 self._open[spot] = missing
 
     def ahead(self) -> list[Spot]:
@@ -101,8 +108,10 @@ class Runs:
         return run
 
     def of(self, place: Place, inner: Mapping[str, Any]) -> Run | None:
-        """The run that puts something at `place`, if it is known."""
-        if place.ns or (runtime := inner.get(_RUNTIME)) is None:
+        """The run that puts something at `place`, if it is known. None for what no run does, such as an update."""
+        if (runtime := inner.get(_RUNTIME)) is None:
+            return None
+        if place.ns:
             return self.here(place.thread)
         run = self._runs.get(id(runtime))
         return run if run is not None and run.thread == place.thread else None

@@ -122,7 +122,7 @@ class Arrival(Basis):
         after = tuple(dict.fromkeys(id for _, id in plan.request.checkpoints)) if plan.home else ()
         try:
             with self.watch("claim", plan.request.thread) as event:
-                self.refuse_the_deleted(plan.request.thread, plan.info.tool)
+                self.refuse_the_deleted(plan.request)
                 answer = await store.claim(plan.home, change, beside=plan.beside, after=after, fence=plan.fence)
                 if event and answer.row is not None:
                     event.facts["state"], event.facts["claimed"] = answer.row.state, answer.done
@@ -385,7 +385,7 @@ class Arrival(Basis):
             done = boundary.expect(key)
             try:
                 while not done.done():
-                    self.refuse_the_deleted(thread, plan.info.tool)
+                    self.refuse_the_deleted(plan.request)
                     found = await store.page(Query(thread=key[0], ns=key[1], id=key[2]), None, 1, items=False)
                     if found.snapshots:
                         boundary.committed(key)

@@ -149,10 +149,12 @@ class Basis:
         """A change that belongs to `thread` was refused: its lease is known to be lost from here on."""
         refused(self.saver.operations.shared, thread, error)
 
-    def refuse_the_deleted(self, thread: str, tool: str) -> None:
-        """Raise `ThreadDeleted` in a run whose thread was deleted under it."""
-        if (run := self.saver.operations.shared.runs.here(thread)) is not None:
-            run.refuse(f"a call of {tool!r}")
+    def refuse_the_deleted(self, request: CallRequest) -> None:
+        """Raise `ThreadDeleted` for a call of a task whose thread was deleted under its run."""
+        if not request.checkpoints:
+            return
+        if (run := self.saver.operations.shared.runs.here(request.thread)) is not None:
+            run.refuse(f"a call of {request.tool!r}")
 
     # What was asked.
 
