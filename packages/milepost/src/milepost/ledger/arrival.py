@@ -312,7 +312,9 @@ class Arrival(Basis):
         for row in sorted(kin, key=lambda row: (row.started, row.key)):
             # What did not take place, or was undone, is nobody's effect.
             info = book.info(row)
-            again = row.state == "in_doubt" and any(ids in request.failed for ids in info.asked_by)
+            # A record that another call of the same message has adopted is that call's.
+            told_again = info.message != request.message and any(ids in request.failed for ids in info.asked_by)
+            again = row.state == "in_doubt" and told_again
             if row.state in OF_NO_EFFECT or how == "run" or (self._explained(info, request) and not again):
                 known.append(row.key)
                 continue

@@ -191,6 +191,24 @@ class CallsOnce(Behaviours):
             assert (await worker.run(more)).key != first.key
 
     @needs("ledger")
+    async def test_equal_calls_that_are_asked_for_again_adopt_a_record_each(self, lab: Lab) -> None:
+        worker = Worker(lab, lease=0, tools={"charge": quick(idempotent)})
+        told, known = (("m1", "c1"), ("m1", "c2")), frozenset({("m1", "c1"), ("m1", "c2"), ("m2", "c3"), ("m2", "c4")})
+        first: list[str] = []
+        for _, call in told:
+            begun = await worker.run(wants("charge", call=call, human="h1"))
+            await worker.settle(begun, InDoubt("no answer", ended=True))
+            first.append(begun.key)
+        again: list[str] = []
+        for call in ("c3", "c4"):
+            request = wants("charge", message="m2", call=call, human="h1", branch=known, failed=told)
+            begun = await worker.run(request)
+            again.append(begun.key)
+            # What the first one leaves open is its own all the same.
+            await worker.settle(begun, InDoubt("no answer", ended=True))
+        assert sorted(again) == sorted(first)
+
+    @needs("ledger")
     async def test_many_calls_of_a_thread(self, lab: Lab) -> None:
         worker = Worker(lab)
         for number in range(12):
