@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
-from milepost.callstore import CallAnswer, CallChange, CallQuery, CallRow, CallStore, Joins
+from milepost.callstore import CallAnswer, CallChange, CallQuery, CallRow, CallStore, Joins, State
 from milepost.codec.calls import (
     call_key,
     fingerprint,
@@ -120,9 +120,7 @@ class Core(Arrival):
         if call.over:
             raise call.superseded()
         store = backend.joining(connection)
-        change = self.book.change(
-            call.home, call.record_key, call.mark, "succeeded", outcome={"result": result}, began=call.began
-        )
+        change = self._change(call, "succeeded", outcome={"result": result}, began=call.began)
         try:
             answer = await store.settle(call.home, change, fence=call.fence)
         except LeaseLost as exc:
@@ -210,57 +208,33 @@ class Core(Arrival):
         return any(row.stamp == call.pledge for row in page.rows)
 
     def _ending(self, call: Call, outcome: Outcome) -> CallChange:
-        assert call.mark is not None
-        book, spent = self.book, self.monotonic() - call.checked
         if isinstance(outcome, Succeeded):
             try:
-                return book.change(
-                    call.home,
-                    call.record_key,
-                    call.mark,
-                    "succeeded",
-                    outcome={"result": outcome.result},
-                    began=call.began,
-                )
+                return self._change(call, "succeeded", outcome={"result": outcome.result}, began=call.began)
             except Unserializable as exc:
                 reason = f"it was performed, and what it returned cannot be stored: {exc.message}"
                 self._unstorable(call, reason)
                 raise CallUnrecorded(f"{call.tool!r}: {reason}", **facts_of(call)) from exc
         if isinstance(outcome, Failed):
-            return book.change(
-                call.home,
-                call.record_key,
-                call.mark,
-                "failed",
-                outcome={"reason": outcome.error},
-                note=outcome.error,
-            )
+            return self._change(call, "failed", outcome={"reason": outcome.error}, note=outcome.error)
         if isinstance(outcome, Suspended):
-            return book.change(call.home, call.record_key, call.mark, "suspended", lease=0.0, note=passed(call.passed))
-        return book.change(
-            call.home,
-            call.record_key,
-            call.mark,
-            "in_doubt",
-            outcome={"reason": outcome.reason, "told": outcome.ended},
-            began=call.began,
-            note=outcome.reason,
-            # The owner acts no more: the world may still, for as long as an effect takes since the last check.
-            lease=-spent if outcome.ended else None,
-        )
+            return self._change(call, "suspended", lease=0.0, note=passed(call.passed))
+        # The owner acts no more: the world may still, for as long as an effect takes since the last check.
+        spent = self.monotonic() - call.checked
+        return self._in_doubt(call, outcome.reason, told=outcome.ended, lease=-spent if outcome.ended else None)
+
+    def _in_doubt(self, call: Call, reason: str, *, told: bool, lease: float | None = None) -> CallChange:
+        outcome = {"reason": reason, "told": told}
+        return self._change(call, "in_doubt", outcome=outcome, began=call.began, note=reason, lease=lease)
+
+    def _change(self, call: Call, state: State, **how: Any) -> CallChange:
+        """The change of the record of `call` from the attempt at hand."""
+        assert call.mark is not None
+        return self.book.change(call.home, call.record_key, call.mark, state, **how)
 
     def _unstorable(self, call: Call, reason: str) -> None:
         """Have the next arrival say why there is no result."""
-        assert call.mark is not None
-        change = self.book.change(
-            call.home,
-            call.record_key,
-            call.mark,
-            "in_doubt",
-            outcome={"reason": reason, "told": True},
-            began=call.began,
-            note=reason,
-        )
+        change = self._in_doubt(call, reason, told=True)
         with self._lock:
             self._kept[call.home, call.record_key] = change
 
