@@ -19,6 +19,7 @@ from stores import STORES, url_of
 _ONE_FLAVOUR = {
     ("test_pgbouncer.py", "TestPgBouncer"),
     ("test_redis_cluster.py", "TestCluster"),
+    ("test_redis_servers.py", "TestOldestRedis"),
     ("test_tenants.py", "TestTenants"),
 }
 

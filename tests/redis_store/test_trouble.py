@@ -157,6 +157,14 @@ def test_what_a_write_waits_for(server: servers_redis.Redis) -> None:
             Unavailable,
             "raise maxmemory",
         ),
+        (
+            exceptions.ResponseError(
+                "Error running script (call to f_0): @user_script:7: WRONGTYPE Operation against a key holding the wrong "
+                "kind of value"
+            ),
+            Corrupt,
+            "another prefix",
+        ),
         (exceptions.ResponseError("anything else"), Unavailable, "see to the cause"),
         (ConnectionResetError("x"), Unavailable, "connection failed"),
     ],

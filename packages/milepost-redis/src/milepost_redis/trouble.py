@@ -68,8 +68,9 @@ _BY_KIND: Final[tuple[tuple[type[Exception], Trouble], ...]] = (
     (OSError, _LOST),
 )
 _OTHER: Final = Trouble(Unavailable, "see to the cause, then try again")
-# Of an error inside a script, older servers tell the code in the middle of a message of their own.
-_CODE: Final = re.compile(r"(?:^|[ :]-)([A-Z]{2,})(?: |$)")
+# Of an error inside a script, older servers tell the code in the middle of a message of their own: behind a minus where
+# the server gave it, 6.2 also without.
+_CODE: Final = re.compile(r"(?:^|[ :]-|:[0-9]+: )([A-Z]{2,})(?: |$)")
 
 FAILURES: Final = (exceptions.RedisError, exceptions.RedisClusterException, OSError)
 """What the driver raises."""

