@@ -244,14 +244,14 @@ PRUNES: dict[str, Cost] = {
     "memory": Cost(40),
     "files": Cost(65),
     "postgres": Cost(30, 0, 0, 22),
-    "redis": Cost(92, 0, 0, 50),
+    "redis": Cost(92, 0, 0, 54),
 }
 """What each further checkpoint that goes adds: calls and bytes sent; and what ten of them add: system calls, round trips."""
 
 
 def test_a_prune_costs_little_for_each_checkpoint(tapped: tuple[str, Saver, Tap | None]) -> None:
     """The thread is read once, in its outline, and each step is one request, so a put waits for no more than one: lease,
-    outline, latest headers, unsettled calls, and the one step there is. On Redis it is in parts of at least 250."""
+    outline, latest headers, unsettled calls, and the one step there is. On Redis it is in parts of at least 100."""
     store, saver, tap = tapped
     found: list[Cost] = []
     for steps in (50, 100, 400):

@@ -9,7 +9,7 @@ from milepost.store import Drop, Pack, Span
 
 from milepost_redis import wire
 
-BATCH: Final = 250
+BATCH: Final = 100
 """How many parts of a thread one script takes or hands out."""
 VOLUME: Final = 2 << 20
 """Bytes of packs after which a batch is full."""
