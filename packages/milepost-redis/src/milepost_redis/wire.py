@@ -7,6 +7,7 @@ import json
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
+from json.encoder import encode_basestring_ascii as _quoted
 from typing import Any, Final, NamedTuple
 
 from langgraph.checkpoint.serde.types import INTERRUPT
@@ -302,7 +303,14 @@ def _facets(facets: Mapping[str, Scalar]) -> bytes:
 
 
 def _pair(key: str, value: Scalar) -> bytes:
-    return json.dumps([key, value], separators=(",", ":")).encode()
+    """``[key,value]`` in JSON; a whole encoder takes longer for it than all else that a put encodes."""
+    if isinstance(value, str):
+        text = _quoted(value)
+    elif isinstance(value, bool):
+        text = "true" if value else "false"
+    else:
+        text = type(value).__repr__(value)
+    return f"[{_quoted(key)},{text}]".encode()
 
 
 class _Reader:
