@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import starmap
 from typing import Any
 
+from milepost.collector import unhurried
 from milepost.store import Drop, Mark, Outline, Span
 
 from milepost_postgres import wire
@@ -28,14 +29,16 @@ def outlined(answers: Answers) -> Outline | None:
     if not head or not (found or packs):
         return None
     ((generation, token),) = head
-    return Outline(
-        token=token,
-        generation=generation,
-        marks=tuple(
+    with unhurried(len(found)):
+        marks = tuple(
             Mark(ns, id, parent, key or id, at, size, pinned, writes or 0, written or 0)
             for ns, id, parent, key, at, size, pinned, writes, written in found
             if at is not None
-        ),
+        )
+    return Outline(
+        token=token,
+        generation=generation,
+        marks=marks,
         strays={(ns, id): (writes, written) for ns, id, _, _, at, _, _, writes, written in found if at is None},
         packs=tuple(Span(*span) for *span, _ in packs),
         sizes=tuple(size for *_, size in packs),

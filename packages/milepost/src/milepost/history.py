@@ -33,6 +33,8 @@ class Walk:
         self._seeds: dict[str, Layout | Seed] = {}
         self._made: dict[str, str] = {}
         """Channel -> the checkpoint at which an upgrade makes its seed."""
+        self._sought: set[str] = set(channels)
+        """Those that have neither a seed nor one that an upgrade makes."""
         self._walked: set[str] = set()
 
     @property
@@ -45,10 +47,6 @@ class Walk:
     def over(self) -> bool:
         """Whether every channel has its seed."""
         return not self._sought
-
-    @property
-    def _sought(self) -> Collection[str]:
-        return self._writes.keys() - self._seeds.keys() - self._made.keys()
 
     @property
     def made(self) -> Sequence[str]:
@@ -78,15 +76,19 @@ class Walk:
             for write in self._replayed(snapshot, shelf, self._sought):
                 self._writes[write[1]].append(write)
             layouts, made = self._found(snapshot)
-            self._made |= dict.fromkeys(made, snapshot.row.id)
-            self._seeds |= {channel: layouts[channel] for channel in self._sought if channel in layouts}
+            if made:
+                self._made |= dict.fromkeys(made, snapshot.row.id)
+                self._sought.difference_update(made)
+            if layouts and (found := self._sought & layouts.keys()):
+                self._seeds |= {channel: layouts[channel] for channel in found}
+                self._sought -= found
         return loaded.cursor is not None
 
     def _found(self, snapshot: Snapshot) -> tuple[Mapping[str, Layout | Seed], Collection[str]]:
         """Where the values of an ancestor lie, and those that an upgrade makes."""
         thread, row, sought = snapshot.thread, snapshot.row, self._sought
         if self._upgrade is None:
-            return self._codec.layouts(thread, row, self._writes), ()
+            return self._codec.layouts(thread, row, sought), ()
         upgrader, schema = self._upgrade
         header = self._codec.header(thread, row)
         return upgrader.seeds(schema, thread, row, header), upgrader.made(schema, thread, row, header, sought)
@@ -97,7 +99,8 @@ class Walk:
             upgrader, schema = self._upgrade
             yield from upgrader.replayed(schema, snapshot, shelf, sought)
             return
-        for write in sorted(snapshot.writes, key=write_order, reverse=True):
+        writes = snapshot.writes
+        for write in sorted(writes, key=write_order, reverse=True) if len(writes) > 1 else writes:
             channel = channel_name(write.channel)
             if channel in sought:
                 yield write.task, channel, self._codec.write_value(snapshot, write, shelf)

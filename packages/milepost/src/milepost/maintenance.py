@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from milepost.codec import Codec
+from milepost.collector import unhurried
 from milepost.compacting import Compacted
 from milepost.errors import Conflict, Corrupt, InvalidConfig
 from milepost.filling import Filling
@@ -259,7 +260,8 @@ async def _shortening(
 ) -> list[Drop]:
     live = await survey.live(kept)
     found = uses(survey.outline, live)
-    steps = [*_prunings(survey, kept), *_disposals(found)]
+    with unhurried(len(survey.marks)):
+        steps = [*_prunings(survey, kept), *_disposals(found)]
     stored = [use for use in found if use.span not in ahead]
     return _joined(survey, [*steps, *await _rewritings(store, codec, survey.thread, stored, live, merge=merge)])
 
@@ -300,22 +302,22 @@ def _batches(survey: Survey, kept: Collection[Place]) -> Iterator[list[Place]]:
 
 def _children_first(marks: Mapping[Place, Mark], kept: Collection[Place]) -> tuple[list[Place], list[Place]]:
     """What is not kept, each before its parent; and those that have no such order, because they are each other's ancestors."""
-    waiting: dict[Place, int] = dict.fromkeys((place for place in marks if place not in kept), 0)
-    for ns, id in waiting:
-        parent = marks[ns, id].parent
-        if parent is not None and (ns, parent) in waiting:
-            waiting[ns, parent] += 1
-    order = [place for place, count in waiting.items() if not count]
+    parents = {place: (place[0], mark.parent) for place, mark in marks.items() if place not in kept}
+    waiting: dict[tuple[str, str | None], int] = dict.fromkeys(parents, 0)
+    for parent in parents.values():
+        if parent in waiting:
+            waiting[parent] += 1
+    order = [place for place in parents if not waiting[place]]
     for place in order:
-        parent = marks[place].parent
-        if parent is not None and (above := (place[0], parent)) in waiting:
+        ns, parent_id = parents[place]
+        if parent_id is not None and (above := (ns, parent_id)) in waiting:
             waiting[above] -= 1
             if not waiting[above]:
                 order.append(above)
     done = set(order)
     # Calls of subgraphs before the roots that they are reached by: whoever is killed in between leaves no orphans.
     order.sort(key=lambda place: ":" not in place[0])
-    return order, [place for place in waiting if place not in done]
+    return order, [place for place in parents if place not in done]
 
 
 def _disposals(found: Sequence[Use]) -> Iterator[Drop]:

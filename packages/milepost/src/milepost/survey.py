@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from milepost.codec import Codec
 from milepost.codec.layout import is_snapshot
+from milepost.collector import unhurried
 from milepost.places import COMPACTED, COUNTERS, FORKS, PINNED
 from milepost.retention import Facts, Lineage, Place, live_spans
 from milepost.store import Batch, CheckpointRow, Mark, Outline, Span, Store, WriteRow
@@ -29,7 +30,6 @@ class Survey:
     def __init__(self, store: Store, codec: Codec, thread: str, outline: Outline) -> None:
         self.thread = thread
         self.outline = outline
-        self.marks: dict[Place, Mark] = {(mark.ns, mark.id): mark for mark in outline.marks}
         self._store = store
         self._codec = codec
         self._rows: dict[Place, CheckpointRow] = {}
@@ -37,7 +37,9 @@ class Survey:
         self._read: set[Place] = set()
         self._facts: dict[Place, Facts] = {}
         self._asked: set[Place] = set()
-        self.lineage = self._seen()
+        with unhurried(len(outline.marks)):
+            self.marks: dict[Place, Mark] = {(mark.ns, mark.id): mark for mark in outline.marks}
+            self.lineage = self._seen()
 
     def _seen(self) -> Lineage:
         written = frozenset(place for place, mark in self.marks.items() if mark.writes)

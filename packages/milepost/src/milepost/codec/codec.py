@@ -379,7 +379,7 @@ class Codec:
 
     def write_layout(self, thread: str, ns: str, checkpoint: str, row: WriteRow) -> tuple[Layout, bytes | None]:
         """Where the value of a pending write lies, and the stamp of the schema it was stored under."""
-        about = _about_write(thread, ns, checkpoint, row.task, row.idx)
+        about = _about_write(thread, ns, checkpoint, row.task, row.idx) if self._vault else b""
         payload = unwrap(row.value, vault=self._vault, about=about)
         try:
             writers, wire, *stamp = ormsgpack.unpackb(payload)

@@ -169,15 +169,22 @@ class Shelf:
                 sums += checks
         if digest_of(sums) != digest:
             raise Corrupt("the items of a list are not the ones that were stored", damage="list digest")
+        if not coding.typed and count <= _TOGETHER:
+            return self._joined(items, count, coding)
         with unhurried(count):
             if coding.typed:
                 return [coding.decode(item) for item in items]
-            if len(items) == count > _TOGETHER:
+            if len(items) == count:
                 # Some at a time: a buffer for all of them costs more in fresh memory than it saves in calls.
                 value: list[Any] = []
                 for start in range(0, count, _TOGETHER):
                     part = items[start : start + _TOGETHER]
-                    value += coding.decode(b"".join((array_header(len(part)), *part)))
+                    value += self._joined(part, len(part), coding)
                 return value
-            whole: list[Any] = coding.decode(b"".join((array_header(count), *items)))
-            return whole
+            return self._joined(items, count, coding)
+
+    @staticmethod
+    def _joined(items: Sequence[bytes], count: int, coding: Coding) -> list[Any]:
+        """A list of `count` elements, which may be more than the items: one can hold many."""
+        whole: list[Any] = coding.decode(b"".join((array_header(count), *items)))
+        return whole
