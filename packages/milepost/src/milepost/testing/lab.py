@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -41,7 +42,8 @@ T = TypeVar("T")
 
 Flavour = Literal["blocking", "async"]
 _MOMENT = 0.05
-"""Seconds."""
+_LONGEST = 60.0
+"""Seconds: more than anything takes that happens at all, on whatever machine."""
 
 FLAVOURS: tuple[Flavour, ...] = ("blocking", "async")
 
@@ -317,7 +319,10 @@ class Lab:
 
     async def until(self, future: Future[T]) -> T:
         """Wait for what another thread or task does."""
-        return await asyncio.wrap_future(future) if self.flavour == "async" else future.result()
+        if self.flavour == "blocking":
+            return future.result(_LONGEST)
+        async with asyncio.timeout(_LONGEST):
+            return await asyncio.wrap_future(future)
 
     async def idle(self) -> None:
         """Let whatever else runs go on for a moment. No test may fail because it is too short."""
@@ -325,6 +330,21 @@ class Lab:
             await asyncio.sleep(_MOMENT)
         else:
             threading.Event().wait(_MOMENT)
+
+    async def happens(self, done: Callable[[], bool]) -> None:
+        """Wait until `done` says so. Raises ``AssertionError`` where that takes longer than any machine needs."""
+        until = time.monotonic() + _LONGEST
+        while not done():
+            if time.monotonic() > until:
+                raise AssertionError(f"it did not happen within {_LONGEST} s")
+            await self.idle()
+
+    async def inside_a_loop(self, text: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do what `text` says on an event loop: the one at hand, or where none runs one of another thread."""
+        if self.flavour == "async":
+            await text()
+        else:
+            await in_a_thread(text)
 
     async def views(self) -> AsyncGenerator[Face]:
         """The saver at hand, and then one that remembers nothing: what holds must hold for both."""
@@ -351,6 +371,12 @@ class Lab:
             if isinstance(result, BaseException):
                 raise result
         return [result for result in results if not isinstance(result, BaseException)]
+
+
+async def in_a_thread(text: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Do what `text` says on an event loop of another thread."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(asyncio.run, text()).result()
 
 
 async def _coroutine(call: Callable[[], Awaitable[T]]) -> T:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import tempfile
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, cast
 
@@ -160,8 +160,8 @@ class SaverMachine(RuleBasedStateMachine):
         self._live: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {}
         """(thread, ns) -> the checkpoint put last, and the very objects that were passed."""
         self._touched: set[str] = set()
-        self._late: set[tuple[str, str | None]] = set()
-        """(thread, id) of checkpoints whose put was refused."""
+        self._late: set[tuple[Face, str, str | None]] = set()
+        """(saver, thread, id) of checkpoints whose put that saver has been refused, and has not done since."""
 
     def teardown(self) -> None:
         try:
@@ -233,11 +233,13 @@ class SaverMachine(RuleBasedStateMachine):
             self._model.put(thread, place, parent, state, versions, metadata)
 
         made = checkpoint(id, state, versions)
-        call = self._face(saver).put(at(thread, ns, parent), made, cast("Any", metadata), new)
-        if self._both(thread, apply, call, (id, parent)):
+        face = self._face(saver)
+        call = face.put(at(thread, ns, parent), made, cast("Any", metadata), new)
+        if self._both(thread, apply, call, face, parent):
             self._live[thread, ns] = (id, state)
+            self._late.discard((face, thread, id))
         else:
-            self._late.add((thread, id))
+            self._late.add((face, thread, id))
 
     @rule(saver=_small, thread=_threads, ns=_namespaces, task=_tasks, channels=_channels, number=_small)
     def writes_of_the_step(self, saver: int, thread: str, ns: str, task: str, channels: list[str], number: int) -> None:
@@ -264,7 +266,8 @@ class SaverMachine(RuleBasedStateMachine):
         def apply() -> None:
             self._model.put_writes(thread, place, writes, task, path)
 
-        self._both(thread, apply, self._face(saver).put_writes(at(thread, *place), writes, task, path), place[1:])
+        face = self._face(saver)
+        self._both(thread, apply, face.put_writes(at(thread, *place), writes, task, path), face, place[1])
 
     @rule(saver=_small, thread=_threads, onto=st.sampled_from(THREADS), what=st.integers(0, 11), run=_small)
     def upkeep(self, saver: int, thread: str, onto: str, what: int, run: int) -> None:
@@ -347,17 +350,22 @@ class SaverMachine(RuleBasedStateMachine):
         return self._savers[number % len(self._savers)]
 
     def _both(
-        self, thread: str, apply: Callable[[], None], call: Coroutine[Any, Any, Any], rests: Sequence[str | None] = ()
+        self,
+        thread: str,
+        apply: Callable[[], None],
+        call: Coroutine[Any, Any, Any],
+        face: Face | None = None,
+        rests: str | None = None,
     ) -> bool:
         """Do it to the saver and to the model; both must do it, or both refuse it.
 
-        What `rests` on a checkpoint whose own put was refused may be refused by who remembers that.
+        What `rests` on a checkpoint whose own put `face` was refused may be refused by that saver, which remembers it.
         """
         self._touched.add(thread)
         try:
             self._do(call)
         except (ThreadDeleted, Conflict) as exc:
-            if any((thread, id) in self._late for id in rests):
+            if face is not None and (face, thread, rests) in self._late:
                 return False
             try:
                 apply()

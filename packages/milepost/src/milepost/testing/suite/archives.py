@@ -28,7 +28,6 @@ from milepost.testing.lab import Lab
 from milepost.testing.same import assert_same
 from milepost.testing.suite.basis import Behaviours, needs
 from milepost.testing.suite.bounded import grown, later, words
-from milepost.testing.suite.sharing import in_a_thread
 from milepost.testing.workers import Worker, quick, wants
 from milepost.upkeep import Hooks, ThreadReport
 
@@ -259,10 +258,7 @@ class Archives(Behaviours):
             (erased,) = saver.erase(["thread"], hooks=folder)
             assert (erased.error, erased.archived) == ("", 1)
 
-        if lab.flavour == "async":
-            await inside()
-        else:
-            await in_a_thread(inside)
+        await lab.inside_a_loop(inside)
         assert not folder.path_of("thread").exists()
 
     async def test_the_disk_of_an_archive_holds_up_no_loop(self, lab: Lab) -> None:
@@ -304,7 +300,7 @@ class Archives(Behaviours):
         assert (second.error, second.archived) == ("", 3)
         assert await lab.saver.list(None) == []
 
-    async def test_it_is_observed(self, lab: Lab) -> None:
+    async def test_what_an_archive_does_is_observed(self, lab: Lab) -> None:
         chain = await grown(lab.saver, steps=5)
         await chain.writes(("n", 1), id="0002")
         folder = lab.archive()
@@ -391,24 +387,17 @@ class Archives(Behaviours):
 class Background(Behaviours):
     """`maintaining` works in the background, in one process at a time."""
 
-    async def _until(self, lab: Lab, done: Callable[[], bool]) -> None:
-        for _ in range(400):
-            if done():
-                return
-            await lab.idle()
-        raise AssertionError("it did not happen")
-
     async def test_at_once_and_when_a_thread_has_grown(self, lab: Lab) -> None:
         chain = await grown(lab.saver, steps=8)
         await grown(lab.saver, "other", 8)
         options: dict[str, Any] = {"every": 3600, "grown": "20kB", "quiet": 0}
         async with lab.saver.maintaining(Retention(keep_last=2), **options) as manager:
-            await self._until(lab, lambda: manager.rounds == 1)
+            await lab.happens(lambda: manager.rounds == 1)
             reports = [manager.last]
             assert len(await chain.ids()) == 2
             for number in range(60):
                 await chain.put({"text": words(number)})
-            await self._until(lab, lambda: manager.rounds >= 2)
+            await lab.happens(lambda: manager.rounds >= 2)
             reports.append(manager.last)
         assert [one.seen for one in reports if one is not None] == [2, 1], "then only the one that has grown"
         assert not manager.holds
@@ -419,13 +408,13 @@ class Background(Behaviours):
         trim = trim_messages(last=4, channel="m")
         options: dict[str, Any] = {"every": 3600, "compact": trim, "compact_over": "20kB", "quiet": 0}
         async with lab.saver.maintaining(**options) as manager:
-            await self._until(lab, lambda: manager.rounds == 1)
+            await lab.happens(lambda: manager.rounds == 1)
             for number in range(60):
                 await chain.put({"text": words(number), "m": []})
             messages = [HumanMessage(words(number), id=str(number)) for number in range(200)]
             assert manager.rounds == 1, "much was put, and the head is small"
             await chain.put({"m": messages})
-            await self._until(lab, lambda: manager.rounds >= 2)
+            await lab.happens(lambda: manager.rounds >= 2)
         assert manager.last is not None
         assert [(one.thread, one.compacted) for one in manager.last.threads] == [("thread", ("m",))]
         assert_same(messages[-4:], (await chain.values())["m"])
@@ -434,14 +423,14 @@ class Background(Behaviours):
         await grown(lab.saver, steps=4)
         second = lab.open()
         async with second.maintaining(every=0.05) as other:
-            await self._until(lab, lambda: other.holds)
+            await lab.happens(lambda: other.holds)
             async with lab.saver.maintaining(every=0.05) as manager:
                 before = other.rounds
-                await self._until(lab, lambda: other.rounds > before + 2)
+                await lab.happens(lambda: other.rounds > before + 2)
                 assert not manager.holds
                 assert manager.rounds == 0
         async with lab.saver.maintaining(every=0.05) as manager:
-            await self._until(lab, lambda: manager.holds and manager.rounds > 0)
+            await lab.happens(lambda: manager.holds and manager.rounds > 0)
         assert await lab.saver.get(at(MAINTAINER)) is None
 
     async def test_a_hook_that_hangs_holds_up_nobody_else(self, lab: Lab) -> None:
@@ -456,7 +445,7 @@ class Background(Behaviours):
         options: dict[str, Any] = {"every": 3600, "hooks": Hangs(), "threads": ["thread"]}
         async with lab.saver.maintaining(Retention(keep_last=2), **options) as manager:
             try:
-                await self._until(lab, entered.is_set)
+                await lab.happens(entered.is_set)
                 before = await lab.saver.list(chain.latest)
                 await chain.put({"n": "goes on"})
                 assert len(before) == 6, "nothing goes before the hook has returned"
@@ -468,7 +457,7 @@ class Background(Behaviours):
                     assert (second.holds, manager.rounds) == (False, 0)
             finally:
                 go.set()
-            await self._until(lab, lambda: manager.rounds == 1)
+            await lab.happens(lambda: manager.rounds == 1)
         assert manager.last is not None
         assert [one.outcome for one in manager.last.threads] == ["changed"]
         assert (await chain.ids(), await other.ids()) == (["0007", "0006"], ["0006", "0005"])
@@ -479,5 +468,5 @@ class Background(Behaviours):
         faulty = lab.faulty(plan)
         plan.arm("before", times=3)
         async with faulty.maintaining(Retention(keep_last=1), every=0.05) as manager:
-            await self._until(lab, lambda: manager.rounds > 0)
+            await lab.happens(lambda: manager.rounds > 0)
         assert len(await chain.ids()) == 1

@@ -29,7 +29,8 @@ class Behaviours:
     """Base of the suite's classes. To get the tests of one, or of `Everything`, subclass it and set `subject`.
 
     Every ``async def test_…(self, lab, …)`` becomes a test that runs in both flavours, without a plugin. Behaviours
-    that need a capability which the subject does not declare are left out.
+    that need a capability which the subject does not declare are left out. Raises ``TypeError`` for two bases that have
+    different tests of one name, of which only one would run.
     """
 
     subject: ClassVar[type[Subject]]
@@ -40,6 +41,10 @@ class Behaviours:
         for name, text in list(vars(cls).items()):
             if name.startswith("test_") and inspect.iscoroutinefunction(text):
                 setattr(cls, name, _test(text))
+        for name, _ in tests_of(cls):
+            found = {id(test): base for base in cls.__bases__ if (test := getattr(base, name, None)) is not None}
+            if len(found) > 1 and name not in vars(cls):
+                raise TypeError(f"{' and '.join(base.__name__ for base in found.values())} both have a {name}")
         subject = getattr(cls, "subject", None)
         if subject is not None:
             for name, test in tests_of(cls):
@@ -55,19 +60,19 @@ def tests_of(cls: type[Behaviours]) -> Iterator[tuple[str, Any]]:
 
 
 def cases_of(cls: type[Behaviours]) -> Iterator[tuple[str, Callable[[Path, Flavour], None]]]:
-    """Every single case of a class, to be run without pytest: its name, and a function of directory and flavour.
-
-    Understands ``parametrize`` with one argument name.
-    """
+    """Every single case of a class, to be run without pytest: its name, and a function of directory and flavour."""
     for name, test in tests_of(cls):
         marks = [mark for mark in getattr(test, "pytestmark", ()) if mark.name == "parametrize"]
         choices: list[dict[str, Any]] = [{}]
         for mark in marks:
-            argument, values = mark.args[:2]
-            plain = [
-                value.values[0] if hasattr(value, "values") and hasattr(value, "marks") else value for value in values
+            names, values = mark.args[:2]
+            alone = isinstance(names, str)
+            given = [
+                value.values if isinstance(value, pytest.ParameterSet) else [value] if alone else value
+                for value in values
             ]
-            choices = [{**chosen, argument: value} for chosen in choices for value in plain]
+            names = [names] if alone else names
+            choices = [{**chosen, **dict(zip(names, each, strict=True))} for chosen in choices for each in given]
         for number, chosen in enumerate(choices):
             label = f"{name}[{number}]" if chosen else name
             yield label, functools.partial(_run, cls, test, chosen)

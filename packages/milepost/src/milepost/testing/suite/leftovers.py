@@ -69,6 +69,19 @@ class Leftovers(Behaviours):
         assert await lab.store.outline("left") is None
 
 
+async def _all_of(lab: Lab, thread: str) -> Batch:
+    """The thread as one batch, in however many parts its store exports it."""
+    part = await lab.store.export(thread, None, 1000)
+    assert part is not None
+    whole = part
+    while part.cursor is not None:
+        part = await lab.store.export(thread, part.cursor, 1000)
+        assert part is not None
+        rows, writes, packs = whole.rows + part.rows, whole.writes + part.writes, whole.packs + part.packs
+        whole = Batch(rows, writes, packs, calls=whole.calls + part.calls)
+    return whole
+
+
 def _told(swept: Swept) -> list[tuple[str, str, bool]]:
     return [(one.kind, one.thread, one.removed) for one in swept.leftovers]
 
@@ -81,8 +94,7 @@ class Sweeps(Behaviours):
             await packs_alone(lab, f"left {number}")
         chain = await grown(lab.saver, "stays", 3)
         await grown(lab.saver, "attached", 2)
-        export = await lab.store.export("attached", None, 1000)
-        assert export is not None
+        export = await _all_of(lab, "attached")
         rows = tuple(replace(row, ns=ATTACHMENTS, parent=None) for row in export.rows)
         await lab.store.load("attachments", Batch(rows=rows, packs=export.packs))
         before = await lab.saver.list(chain.latest)
@@ -116,8 +128,7 @@ class Sweeps(Behaviours):
 
     async def test_what_is_being_filled_is_left_alone(self, lab: Lab) -> None:
         await grown(lab.saver, "source", 3)
-        export = await lab.store.export("source", None, 1000)
-        assert export is not None
+        export = await _all_of(lab, "source")
         async with Filling(lab.store, "target", "copy_thread") as filling:
             await filling.load(Batch(packs=export.packs))
             assert _told(await lab.saver.sweep()) == []
@@ -144,8 +155,7 @@ class Sweeps(Behaviours):
         await grown(lab.saver, "source", 3)
         begun = checkpoint("0004", {"__start__": {"x": 1}}, {"__start__": 1})
         await lab.saver.put(at("source", "", "0003"), begun, {"source": "input"})
-        export = await lab.store.export("source", None, 1000)
-        assert export is not None
+        export = await _all_of(lab, "source")
         half = replace(export, rows=tuple(row for row in export.rows if row.id == "0004"))
         for _ in range(2):
             with pytest.raises(OSError, match="the source is gone"):

@@ -28,8 +28,7 @@ class Repairs(Behaviours):
     @needs("ledger")
     async def test_what_is_recorded_is_answered(self, lab: Lab) -> None:
         worker = Worker(lab, tools={"charge": quick(unsafe)})
-        calls = [{"name": "charge", "args": {}, "id": f"c{n}"} for n in range(1, 5)]
-        asks = AIMessage("", id="m1", tool_calls=calls)
+        asks = _asks("m1", *(f"c{n}" for n in range(1, 5)))
         messages = [HumanMessage("pay", id="h"), asks, ToolMessage("one", tool_call_id="c1", id="t1")]
         chain = Chain(lab.saver)
         await chain.put({"messages": messages, "n": 1})

@@ -152,11 +152,13 @@ class Rollbacks(Behaviours):
     @pytest.mark.parametrize("what", ["compensate", "reconcile"])
     async def test_a_function_that_is_async(self, lab: Lab, what: str) -> None:
         given: dict[str, Any] = {"compensate": lambda *_: None, "reconcile": lambda _: applied("paid")}
+        ran: list[str] = []
 
         class Function:
             """An object that can be called, and whose calls have to be awaited."""
 
             async def __call__(self, *arguments: Any) -> Any:
+                ran.append(what)
                 return given[what](*arguments)
 
         tools = {"charge": quick(unsafe, **{**given, what: Function()})}
@@ -172,6 +174,7 @@ class Rollbacks(Behaviours):
         else:
             await worker.rollback("0001")
             assert ("compensated", 0, 0) in await worker.states()
+            assert ran == [what]
 
     @needs("ledger")
     async def test_what_cannot_be_undone(self, lab: Lab) -> None:
@@ -342,16 +345,15 @@ class Rollbacks(Behaviours):
         face = lab.faulty(plan)
         worker = Worker(lab, face, lease=0, tools={"charge": world.policy()})
         await _history(lab, worker, face)
-        number = 0
-        while True:
+        for number in range(200):
             plan.arm("after", number)
             try:
                 await worker.rollback("0001")
+                break
             except (Unavailable, CompensationFailed, CallStopped):
-                number += 1
                 plan.disarm()
-                continue
-            break
+        else:
+            raise AssertionError("it never came to its end")
         plan.disarm()
         assert number > 5
         assert {n for n, _ in world.undone} == {1, 2, 3}

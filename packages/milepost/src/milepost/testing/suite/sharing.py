@@ -20,7 +20,7 @@ from milepost.errors import MilepostError, Unavailable
 from milepost.observe import thread_hash
 from milepost.testing.chain import Chain, at, checkpoint
 from milepost.testing.faults import Plan
-from milepost.testing.lab import Face, Lab
+from milepost.testing.lab import Face, Lab, in_a_thread
 from milepost.testing.same import assert_same
 from milepost.testing.suite.basis import Behaviours, needs
 
@@ -100,7 +100,7 @@ class Sharing(Behaviours):
         assert await savers[0].ids(at("thread")) == ["0002", "0001"]
 
     @needs("durable")
-    async def test_it_is_there_after_a_restart(self, lab: Lab) -> None:
+    async def test_all_of_it_is_there_after_a_restart(self, lab: Lab) -> None:
         chain = Chain(lab.saver)
         await chain.put({"m": _messages(100)})
         await chain.writes(("m", _messages(2)))
@@ -271,10 +271,7 @@ class Concurrency(Behaviours):
             await chain.put({"x": 2})
             assert len(list(saver.list(chain.latest))) == 2
 
-        if lab.flavour == "async":
-            await inside()
-        else:
-            await in_a_thread(inside)
+        await lab.inside_a_loop(inside)
 
     async def test_blocking_calls_from_threads_of_an_async_run(self, lab: Lab) -> None:
         saver = lab.saver.saver
@@ -291,10 +288,7 @@ class Concurrency(Behaviours):
             await asyncio.gather(*(asyncio.to_thread(tool, number) for number in range(8)), chain.put({"x": 1}))
             assert len((await chain.saver.got(chain.at("0001"))).pending_writes or ()) == 8
 
-        if lab.flavour == "async":
-            await inside()
-        else:
-            await in_a_thread(inside)
+        await lab.inside_a_loop(inside)
 
     async def test_one_loop_after_another_and_two_at_once(self, lab: Lab) -> None:
         saver = lab.saver.saver  # built here: in one flavour outside of any loop, in the other inside another one
@@ -358,10 +352,7 @@ class Concurrency(Behaviours):
                 await face.put(at(thread, "", "1"), made)
                 assert_same(messages, (await face.got(at(thread))).checkpoint["channel_values"]["m"])
 
-        if lab.flavour == "async":
-            await inside()
-        else:
-            await in_a_thread(inside)
+        await lab.inside_a_loop(inside)
 
     async def test_a_put_that_is_cancelled_while_it_waits(self, lab: Lab) -> None:
         plan = Plan()
@@ -385,15 +376,6 @@ class Concurrency(Behaviours):
                 await cancelled
             assert await chain.ids() == ["0002", "0001"]
 
-        if lab.flavour == "async":
-            await inside()
-        else:
-            await in_a_thread(inside)
+        await lab.inside_a_loop(inside)
         found = await lab.saver.got(at("thread", "", "0001"))
         assert found.pending_writes == [("task", "x", 2)]
-
-
-async def in_a_thread(text: Any) -> None:
-    """Do what the coroutine function `text` says on an event loop of another thread."""
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(asyncio.run, text()).result()

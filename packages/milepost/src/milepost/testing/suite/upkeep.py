@@ -392,7 +392,7 @@ class Copies(Behaviours):
         await target.put({"x": 2})
         assert await target.ids() == ["0002", "0001"]
 
-    async def test_more_than_a_page(self, lab: Lab) -> None:
+    async def test_a_copy_of_more_than_a_page(self, lab: Lab) -> None:
         chain = Chain(lab.saver)
         for number in range(300):
             await chain.put({"n": number, "text": str(number) * 30})
