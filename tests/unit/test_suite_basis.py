@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import subjects
@@ -25,7 +26,7 @@ class Other(Behaviours):
 def test_two_behaviours_of_one_name_are_refused() -> None:
     with pytest.raises(TypeError, match="One and Other both have a test_it"):
         type("Both", (One, Other), {})
-    chosen = type("Chosen", (One, Other), {"test_it": Other.test_it})
+    chosen: Any = type("Chosen", (One, Other), {"test_it": Other.test_it})
     assert chosen.test_it is Other.test_it
 
 

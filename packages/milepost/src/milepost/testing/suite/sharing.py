@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -302,7 +303,7 @@ class Concurrency(Behaviours):
             assert (await chain.values())["n"] == 4
 
         for thread in ("first", "second"):
-            await in_a_thread(lambda thread=thread: work(thread))
+            await in_a_thread(partial(work, thread))
         both = threading.Barrier(2)
 
         async def at_once(thread: str) -> None:
