@@ -3,6 +3,9 @@
 A record is opaque bytes sealed by the codec, plus the few plain fields that a compare-and-set needs. Records of a thread
 live with the thread; those of global keys live under the thread id ``""``, which no thread has. Nothing but `settle`,
 `claim`, `forget` and a deletion of the thread ever changes or removes a record: no clock does, and no prune.
+
+Times are of the store's one clock, and fine enough that a claim which follows another one has a later time (whole
+milliseconds are not): in the order of these times, backwards, effects are undone.
 """
 
 from __future__ import annotations
