@@ -92,6 +92,7 @@ class Life:
     death: Death | None = None
     answers: Mapping[str, Any] = field(default_factory=dict)
     """Interrupt id -> verdict of a person, with which the thread is resumed."""
+    lease: float = LEASE
 
 
 @dataclass(frozen=True)
@@ -233,7 +234,7 @@ def ledger_of(life: Life, saver: Saver) -> Ledger:
     return Ledger(
         saver,
         {"charge": policy(life), "delegate": readonly},
-        lease=LEASE,
+        lease=life.lease,
         skew=0.05,
         wait_timeout=20,
         owner=str(life.run),

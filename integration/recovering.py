@@ -37,5 +37,5 @@ def work(url: str, link: Connection) -> None:
         raise AssertionError
 
     with milepost.connect(url) as saver:
-        exclusive = milepost.exclusive(graph(saver, hang), saver, ttl=0.3)
+        exclusive = milepost.exclusive(graph(saver, hang), saver, ttl=2.0)
         exclusive.invoke({"items": ["in"]}, thread("t"), durability="sync")

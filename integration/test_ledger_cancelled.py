@@ -85,7 +85,7 @@ async def by_cancel(slow: Slow, saver: Saver, ledger: Ledger) -> Graph:
 
 async def by_step_timeout(slow: Slow, saver: Saver, ledger: Ledger) -> Graph:
     graph = hand_built(saver, ledger, [slow.tool()], [asks("a")])
-    graph.step_timeout = 0.5
+    graph.step_timeout = 1.0
     # A step that ran out of time before the tool began is simply repeated.
     given: Any = GO
     while not slow.begun:

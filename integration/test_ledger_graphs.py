@@ -494,8 +494,14 @@ async def test_two_interrupting_calls_in_one_task_are_an_error(memory: Saver, fl
     """Else the answer to the first question is taken for that to the second."""
     effects = Effects()
     graph = hand_built(memory, Ledger(memory), [approved(effects)], [asks("a", "b")], shared=True, handle=True)
+
+    async def left_behind() -> None:
+        """A run ends with the first question that it hears of, and leaves what asks the other one at work."""
+        await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}), return_exceptions=True)
+
     with pytest.warns(SharedTaskWarning):
         await flavour.invoke(graph, GO, ONE)
+    await left_behind()
 
     async def go_on() -> None:
         """Where the second call is cancelled before its question is heard, it is in doubt, and the first goes on."""
@@ -503,9 +509,11 @@ async def test_two_interrupting_calls_in_one_task_are_an_error(memory: Saver, fl
             questions = (await flavour.state(graph, ONE)).interrupts
             verdicts = {one.id: "not_applied" for one in questions if one.value.get("kind") == "CallInDoubt"}
             await flavour.invoke(graph, Command(resume=verdicts or "yes"), ONE)
+            await left_behind()
 
     with pytest.raises(SharedTask, match="fan_out"):
         await go_on()
+    await left_behind()
     assert "b" not in effects.seen
     # The way out that the error names.
     by_hand = [ToolMessage("by hand", tool_call_id=call["id"]) for call in calls("a", "b")]

@@ -198,7 +198,8 @@ def test_workers_that_share_a_thread_share_its_calls(kind: Kind, name: str, file
     # The thread is at the point where the tool is next.
     begun = Worker(Life(cell, files, name, world.port, 0, Death("before call", 1)))
     assert begun.last_word() is None
-    workers = [Worker(Life(cell, files, name, world.port, number)) for number in range(1, 5)]
+    # Nobody dies from here on, so nobody is to be taken for dead.
+    workers = [Worker(Life(cell, files, name, world.port, number, lease=60.0)) for number in range(1, 5)]
     words = [worker.last_word() for worker in workers]
     assert [word and word.said for word in words] == [said(cell)] * 4
     assert world.effects(name) == expected(cell)
@@ -207,7 +208,7 @@ def test_workers_that_share_a_thread_share_its_calls(kind: Kind, name: str, file
 def test_workers_that_share_a_key_share_its_call(name: str, files: str, world: World) -> None:
     cell = Cell("ToolNode", "exit", "person", "blocking", solo=True, everywhere=True)
     names = [f"{name} {number}" for number in range(4)]
-    workers = [Worker(Life(cell, files, one, world.port, number)) for number, one in enumerate(names)]
+    workers = [Worker(Life(cell, files, one, world.port, number, lease=60.0)) for number, one in enumerate(names)]
     words = [worker.last_word() for worker in workers]
     assert [word and word.said for word in words] == [said(cell)] * 4
     assert sum((world.effects(one) for one in names), Counter()) == {"a": 1}

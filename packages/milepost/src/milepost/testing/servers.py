@@ -13,9 +13,11 @@ import contextlib
 import functools
 import importlib.util
 import os
+import select
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -137,7 +139,7 @@ class Postgres:
     def kill(self) -> None:
         """End it as a crash of the machine would, but for what the system has not written yet."""
         if self._process is not None:
-            _kill(self._process)
+            crash(self._process)
             self._process = None
 
     def restart(self) -> Self:
@@ -267,15 +269,44 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     try:
         process.wait(10)
     except subprocess.TimeoutExpired:
-        _kill(process)
+        crash(process)
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
+def crash(process: subprocess.Popen[bytes]) -> None:
+    """End what `guarded` started with SIGKILL, and wait until no process of it is left: one that still dies holds ports,
+    locks and shared memory, and the next server does not start."""
+    handles: list[int] = []
+    for pid in _family(process.pid):
+        with contextlib.suppress(ProcessLookupError):
+            handles.append(os.pidfd_open(pid))
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
+    for handle in handles:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
     process.wait()
+    for handle in handles:
+        over = select.poll()
+        over.register(handle, select.POLLIN)
+        over.poll(_START * 1000)
+        os.close(handle)
     if process.stdin is not None:
         process.stdin.close()
+
+
+def _family(pid: int) -> list[int]:
+    """The descendants of a process, where the system tells: those of a PostgreSQL server have groups of their own."""
+    if sys.platform != "linux":
+        return []
+    found: list[int] = []
+    ahead = [pid]
+    while ahead:
+        one = ahead.pop()
+        with contextlib.suppress(OSError):
+            children = [int(child) for child in Path(f"/proc/{one}/task/{one}/children").read_text().split()]
+            found += children
+            ahead += children
+    return found
 
 
 def _first(binaries: Iterable[Path]) -> Path:

@@ -23,7 +23,7 @@ from typing import Any, Final, Self
 
 import redis
 
-from milepost.testing.servers import MissingServer, guarded
+from milepost.testing.servers import MissingServer, crash, guarded
 
 REDIS_URL: Final = "MILEPOST_TEST_REDIS_URL"
 _START: Final = 30.0
@@ -122,11 +122,7 @@ class Redis:
     def kill(self) -> None:
         """End it with SIGKILL, in the middle of whatever it does."""
         if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                self._signal(signal.SIGKILL)
-            self._process.wait()
-            assert self._process.stdin is not None
-            self._process.stdin.close()
+            crash(self._process)
             self._process = None
 
     def pause(self) -> None:
@@ -170,7 +166,7 @@ class Sentinel(Redis):
             f"port {self.port}",
             "bind 127.0.0.1",
             f"sentinel monitor primary 127.0.0.1 {self._primary.port} 1",
-            "sentinel down-after-milliseconds primary 1000",
+            "sentinel down-after-milliseconds primary 5000",
             "sentinel failover-timeout primary 5000",
         )
         (self._folder / "sentinel.conf").write_text("\n".join(lines))
@@ -271,8 +267,15 @@ def _words(value: str) -> list[str]:
     return value.split() or [""]
 
 
+_given: Final[set[int]] = set()
+
+
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that is free, and that this process has given to no other server."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port: int = probe.getsockname()[1]
+        if port not in _given:
+            _given.add(port)
+            return port
