@@ -309,7 +309,7 @@ def _pair(key: str, value: Scalar) -> bytes:
     elif isinstance(value, bool):
         text = "true" if value else "false"
     else:
-        text = type(value).__repr__(value)
+        text = int.__repr__(value) if isinstance(value, int) else float.__repr__(value)
     return f"[{_quoted(key)},{text}]".encode()
 
 
