@@ -279,7 +279,7 @@ class Results:
         """Add what another run saved."""
         found = json.loads(path.read_text())
         self.left_out.update(found["left_out"])
-        self.about += found["about"]
+        self.about += [one for one in found["about"] if one not in self.about]
         for workload, rival, flavour, samples in found["samples"]:
             self.samples[workload, rival, flavour] += map(Sample.of_json, samples)
 

@@ -36,7 +36,7 @@ def _origin(results: Results) -> str:
     for (workload, _, _), samples in results.samples.items():
         rounds[workload] = max(rounds.get(workload, 0), len(samples))
     ran = ", ".join(f"{workload} ({found})" for workload, found in rounds.items())
-    lines = [*(f"Measured on {one}." for one in dict.fromkeys(results.about)), "", f"Workloads (rounds): {ran}."]
+    lines = [*(f"Measured on {one}." for one in results.about), "", f"Workloads (rounds): {ran}."]
     if {one.name for one in WORKLOADS} > rounds.keys() or min(rounds.values()) < ROUNDS:
         lines.append("**This is a part of the benchmark, or with few rounds: nothing to rely on.**")
     return "\n".join(lines)
