@@ -31,22 +31,12 @@ class Source(Protocol):
     def close(self) -> None: ...
 
 
-def packed(commands: Sequence[Words]) -> list[bytes]:
-    """Commands as they go over the wire, in one piece. Redis-py would look at each word, and at the first one twice."""
-    parts: list[bytes] = []
-    for words in commands:
-        parts.append(b"*%d\r\n" % len(words))
-        for word in words:
-            parts += (b"$%d\r\n" % len(word), word, b"\r\n")
-    return [b"".join(parts)]
-
-
 def converse(connection: Any, commands: Sequence[Words]) -> list[Any]:
     """`Source.talk` over one connection of redis-py. Whatever goes wrong, no reply is left for whoever comes next."""
-    sent = packed(commands)
+    packed = [part for words in commands for part in connection.pack_command(*words)]
     # To send connects too, but not a connection behind sentinels to whoever is the primary now.
     connection.connect()
-    connection.send_packed_command(sent, check_health=False)
+    connection.send_packed_command([b"".join(packed)], check_health=False)
     replies: list[Any] = []
     try:
         for _ in commands:

@@ -7,7 +7,6 @@ import json
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from json.encoder import encode_basestring_ascii as _quoted
 from typing import Any, Final, NamedTuple
 
 from langgraph.checkpoint.serde.types import INTERRUPT
@@ -303,14 +302,7 @@ def _facets(facets: Mapping[str, Scalar]) -> bytes:
 
 
 def _pair(key: str, value: Scalar) -> bytes:
-    """``[key,value]`` in JSON; a whole encoder takes longer for it than all else that a put encodes."""
-    if isinstance(value, str):
-        text = _quoted(value)
-    elif isinstance(value, bool):
-        text = "true" if value else "false"
-    else:
-        text = int.__repr__(value) if isinstance(value, int) else float.__repr__(value)
-    return f"[{_quoted(key)},{text}]".encode()
+    return json.dumps([key, value], separators=(",", ":")).encode()
 
 
 class _Reader:
