@@ -136,15 +136,17 @@ def wrap(
             payload, flags = smaller, _COMPRESSED
     if vault is not None:
         payload, flags = vault.seal(payload, about), flags | _SEALED
-    return _HEAD.pack(FORMAT, flags, zlib.crc32(payload, _STARTS[flags])) + payload
+    return _HEAD.pack(FORMAT, flags, checksum(payload, flags)) + payload
 
 
 def checksum(payload: bytes, flags: int = 0, version: int = FORMAT) -> int:
     """The checksum of an envelope: its first two bytes count too, since they say how to read the others."""
-    return zlib.crc32(payload, zlib.crc32(bytes((version, flags))))
+    known = version == FORMAT and flags < len(_STARTS)
+    return zlib.crc32(payload, _STARTS[flags] if known else zlib.crc32(bytes((version, flags))))
 
 
-_STARTS = tuple(checksum(b"", flags) for flags in range(4))
+_STARTS = tuple(zlib.crc32(bytes((FORMAT, flags))) for flags in range(4))
+"""The checksums of the first two bytes that there are."""
 
 
 def unwrap(data: bytes, *, vault: Vault | None = None, about: bytes = b"") -> bytes:
@@ -157,8 +159,7 @@ def unwrap(data: bytes, *, vault: Vault | None = None, about: bytes = b"") -> by
         raise Corrupt(f"an envelope of {len(data)} bytes is cut short", damage="cut short")
     version, flags, noted = _HEAD.unpack_from(data)
     payload = data[_HEAD.size :]
-    usual = version == FORMAT and flags < len(_STARTS)
-    if (zlib.crc32(payload, _STARTS[flags]) if usual else checksum(payload, flags, version)) != noted:
+    if checksum(payload, flags, version) != noted:
         raise Corrupt("an envelope's checksum does not match its bytes", damage="checksum")
     # Only now: a flipped bit must not pass for a newer format. Every format begins with these six bytes.
     if version > FORMAT:
