@@ -280,23 +280,25 @@ class Driving(Behaviours):
             assert lease.tries == 0
 
     async def test_a_task_that_is_cancelled_while_it_waits(self, lab: Lab) -> None:
-        if lab.flavour == "blocking":
-            pytest.skip("nothing cancels a thread")
-        other = lab.open()
-        async with lab.saver.lease("thread"):
-            entered = asyncio.Event()
+        saver, other = lab.saver.saver, lab.open().saver
 
-            async def drive() -> None:
-                entered.set()
-                async with other.lease("thread", wait=None):
-                    raise AssertionError("two at once")
+        async def inside() -> None:
+            async with saver.lease("thread"):
+                entered = asyncio.Event()
 
-            task = asyncio.create_task(drive())
-            await entered.wait()
-            await lab.idle()
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
+                async def drive() -> None:
+                    entered.set()
+                    async with other.lease("thread", wait=None):
+                        raise AssertionError("two at once")
+
+                task = asyncio.create_task(drive())
+                await entered.wait()
+                await asyncio.sleep(0.05)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+
+        await lab.inside_a_loop(inside)
         async with lab.open().lease("thread") as lease:
             assert lease.tries == 0
 
