@@ -55,17 +55,27 @@ def deleting(saver: Saver, delete: Callable[[], object]) -> Graph:
     return compiled
 
 
+async def deleted_under_a_run(
+    saver: Saver, flavour: Flavour, durability: Durability, delete: Callable[[], object]
+) -> tuple[Graph, Any]:
+    """The graph, and what its first run came to: its second one has called `delete`, and was refused."""
+    deletes: list[Callable[[], object]] = []
+    graph = deleting(saver, lambda: deletes.pop()() if deletes else None)
+    first = await flavour.invoke(graph, {"said": ["in"]}, ONE, durability=durability)
+    deletes.append(delete)
+    with pytest.raises(ThreadDeleted):
+        await flavour.invoke(graph, {"said": ["again"]}, ONE, durability=durability)
+    assert not deletes
+    return graph, first
+
+
 @pytest.mark.parametrize("how", ["deleted", "erased"])
 async def test_nothing_stays_of_a_run_whose_thread_is_deleted(
     saver: Saver, flavour: Flavour, durability: Durability, how: str
 ) -> None:
-    deletes: list[Callable[[], object]] = []
-    graph = deleting(saver, lambda: deletes.pop()() if deletes else None)
-    first = await flavour.invoke(graph, {"said": ["in"]}, ONE, durability=durability)
-    deletes.append(lambda: saver.delete_thread("one") if how == "deleted" else saver.erase(["one"]))
-    with pytest.raises(ThreadDeleted):
-        await flavour.invoke(graph, {"said": ["again"]}, ONE, durability=durability)
-    assert not deletes
+    graph, first = await deleted_under_a_run(
+        saver, flavour, durability, lambda: saver.delete_thread("one") if how == "deleted" else saver.erase(["one"])
+    )
     assert saver.stats("one")[:4] == (0, 0, 0, 0)
     assert list(saver.threads()) == []
     # The same code goes on with the thread, which is a new one.
@@ -78,13 +88,8 @@ async def test_what_belongs_to_no_run_is_taken_after_the_deletion(
     saver: Saver, flavour: Flavour, durability: Durability, when: str
 ) -> None:
     """The context that a run of the async flavour leaves behind is not the run."""
-    deletes: list[Callable[[], object]] = []
-    graph = deleting(saver, lambda: deletes.pop()() if deletes else None)
+    graph, _ = await deleted_under_a_run(saver, flavour, durability, lambda: saver.delete_thread("one"))
     ledger = Ledger(saver, tools={"greet": unsafe()})
-    await flavour.invoke(graph, {"said": ["in"]}, ONE, durability=durability)
-    deletes.append(lambda: saver.delete_thread("one"))
-    with pytest.raises(ThreadDeleted):
-        await flavour.invoke(graph, {"said": ["again"]}, ONE, durability=durability)
     if when == "deleted and read":
         assert (await flavour.state(graph, ONE)).values == {}
 
