@@ -626,8 +626,13 @@ async def test_a_retrying_middleware_repeats_only_what_was_not_applied(memory: S
     assert effects.seen == ["a", "a", "b"]
 
 
+def mended_key(error: KeyError) -> str:
+    """For ``handle_tool_errors``: LangGraph calls it with exceptions of other classes too, if a wrapper raises them."""
+    return f"That did not work: {error}"
+
+
 @pytest.mark.parametrize("policy", [keyed(window="24h"), idempotent], ids=["keyed", "idempotent"])
-@pytest.mark.parametrize("by", ["middleware", "tuple"])
+@pytest.mark.parametrize("by", ["middleware", "tuple", "handler"])
 async def test_a_model_that_is_told_to_try_again_asks_for_the_same_call(
     memory: Saver, flavour: Flavour, policy: ToolPolicy, by: str
 ) -> None:
@@ -639,9 +644,14 @@ async def test_a_model_that_is_told_to_try_again_asks_for_the_same_call(
         giving_up = ToolRetryMiddleware(max_retries=0)
         graph = agent(memory, [effects.tool()], turns, [giving_up, ledger.middleware()])
     else:
-        graph = hand_built(memory, ledger, [effects.tool()], turns, handle=(KeyError,))
+        handle: Any = (KeyError,) if by == "tuple" else mended_key
+        graph = hand_built(memory, ledger, [effects.tool()], turns, handle=handle)
     end = await flavour.invoke(graph, GO, ONE)
     assert [one.status for one in answers(end)] == ["error", "success", "success"]
+    told = answers(end)[0].text
+    assert "The outcome of this call is unknown" in told
+    assert "Do not repeat it" in told
+    assert "no answer" in told
     assert effects.seen == ["a", "a", "a"]
     first, again, on_purpose = effects.keys
     assert first == again != on_purpose

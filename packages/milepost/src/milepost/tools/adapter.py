@@ -41,6 +41,7 @@ from milepost.ledger.hands import Hands
 from milepost.ledger.policy import Declared
 from milepost.ledger.results import answer_of, replayed, stored
 from milepost.observe import log
+from milepost.tools import doubt
 from milepost.tools.arguments import arguments_of
 from milepost.tools.conversation import Conversation, Conversations
 from milepost.tools.pregel import Task, answers_here, innermost_first, started_here, task_of, withhold_plain_answer
@@ -55,11 +56,6 @@ _is_invalid_resume: Callable[[BaseException], bool] = getattr(errors, "is_invali
 _ANSWERS = JsonPlusSerializer()
 _SEATS = 1024
 """Tasks of which is remembered which calls they perform."""
-
-OUTCOME_UNKNOWN = (
-    "The outcome of this call is unknown: it may have been performed, and it may not. Do not repeat it. ({error})"
-)
-"""What the model reads where a ToolNode makes a message of an exception that leaves the outcome open."""
 
 
 _PLAIN_AT_PAUSE = (
@@ -369,20 +365,22 @@ class _Attempt:
         """The answer to the call after `error`, or the exception that the ToolNode is to get."""
         if isinstance(error, _Passed | ArgumentsRefused) and self._original is not None:
             raise self._original
+        in_doubt = self._call is not None and self._call.in_doubt
         if self.answer is None or (isinstance(error, CallStopped) and error is not self._watch.error):
+            if in_doubt and isinstance(error, Exception) and not isinstance(error, GraphBubbleUp):
+                raise doubt.exception(error) from error
             raise error
         abandoned = self._call is not None and self._call.abandoned
         if self._watch.entered and self._watch.error is None and not abandoned:
             # The tool has returned: what went wrong since is not for the model to mend.
             raise error
         # Only the record says that nothing was done: what the tool raised, and what was asked since, may have failed alike.
-        in_doubt = self._call is not None and self._call.in_doubt
         return self._told(error) if in_doubt else self.answer
 
     def _told(self, error: BaseException) -> ToolMessage:
         call = self._request.tool_call
         return ToolMessage(
-            OUTCOME_UNKNOWN.format(error=f"{type(error).__name__}: {error}"),
+            doubt.message(error),
             name=call["name"],
             tool_call_id=call["id"],
             status="error",

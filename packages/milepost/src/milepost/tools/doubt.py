@@ -1,0 +1,67 @@
+"""What a model is told of a call whose outcome nobody knows."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+_OUTCOME_UNKNOWN = (
+    "The outcome of this call is unknown: it may have been performed, and it may not. Do not repeat it, whatever else "
+    "this message asks for. ({error})"
+)
+"""Others put sentences of theirs behind an exception's text: "Please try again.", "Please fix your mistakes."."""
+_HEAP_TYPE = 1 << 9
+"""``Py_TPFLAGS_HEAPTYPE``: a class that a program has made, as opposed to one that is compiled into Python."""
+
+
+def message(error: BaseException) -> str:
+    """The message that answers a call whose function raised `error`."""
+    return _OUTCOME_UNKNOWN.format(error=f"{type(error).__name__}: {error}")
+
+
+def exception(error: Exception) -> Exception:
+    """`error`, with a text that says that the outcome is unknown.
+
+    Whoever catches exceptions around a tool makes a message of their text or their ``repr``, and retries by their class:
+    so it is another exception, of a class derived from that of `error`, with its attributes. Where that class cannot be
+    derived from, it is of the nearest base that can. Pickled, it is `error`.
+    """
+    if isinstance(error, _InDoubt):
+        return error
+    for kind in type(error).__mro__:
+        with suppress(TypeError):
+            return _derived(error, kind)
+    return error
+
+
+class _InDoubt:
+    """Laid over the class of an exception."""
+
+    __of: Exception
+    """What was raised."""
+
+    def __str__(self) -> str:
+        return _OUTCOME_UNKNOWN.format(error=str(self.__of) or type(self).__name__)
+
+    def __repr__(self) -> str:
+        return _OUTCOME_UNKNOWN.format(error=repr(self.__of))
+
+    def __getattr__(self, name: str) -> Any:
+        # What lies in slots.
+        return getattr(self.__of, name)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.__of.__reduce_ex__(protocol)
+
+
+def _derived(error: Exception, kind: type) -> Exception:
+    """`error` as an instance of a class derived from `kind`. Raises TypeError where that cannot be."""
+    named = {"__module__": type(error).__module__, "__qualname__": type(error).__qualname__}
+    derived: Any = type(type(error).__name__, (_InDoubt, kind), named)
+    # The constructors of a program may take anything; those of Python take what they then have as `args`.
+    native: Any = next(one for one in kind.__mro__ if not one.__flags__ & _HEAP_TYPE)
+    arguments = native.__reduce__(error)[1]
+    made: Exception = native.__new__(derived, *arguments)
+    vars(made).update(vars(error), _InDoubt__of=error)
+    native.__init__(made, *arguments)
+    return made
