@@ -95,31 +95,88 @@ async def test_what_a_new_delta_channel_begins_with_stays(flavour: Flavour, kind
         assert again["d"] == [*done["d"], "more", "a"]
 
 
-FREE: dict[str, tuple[Any, str, ms.Change]] = {
-    "keeps": (Lines, "d", ms.map_state(dict, writes=_same)),
+class Counted(TypedDict, total=False):
+    k: str
+    n: int
+
+
+def _once(value: list[str], writes: Any) -> list[str]:
+    return [*dict.fromkeys(_extend(value, writes))]
+
+
+class Otherwise(TypedDict, total=False):
+    """The same key, by another reducer."""
+
+    k: str
+    d: Annotated[list[str], DeltaChannel(_once)]
+
+
+OLD = {"d": DeltaChannel(_extend, list)}
+FREE: dict[str, tuple[Any, str, ms.Change, Any]] = {
+    "keeps": (Lines, "d", ms.map_state(dict, writes=_same), list),
+    "changes": (
+        Lines,
+        "d",
+        ms.map_state(
+            lambda state: {key: [line.upper() for line in value] for key, value in state.items()},
+            writes=lambda channel, value: [(channel, [line.upper() for line in value])],
+        ),
+        lambda lines: [line.upper() for line in lines],
+    ),
     "renames": (
         Renamed,
         "e",
         ms.map_state(
             lambda state: {"e" if key == "d" else key: value for key, value in state.items()},
             writes=lambda channel, value: [("e" if channel == "d" else channel, value)],
+            deltas=OLD,
         ),
+        list,
+    ),
+    "counts": (
+        Counted,
+        "n",
+        ms.map_state(
+            lambda state: {"n": len(state.get("d", []))}, writes=lambda _, value: [("n", len(value))], deltas=OLD
+        ),
+        len,
     ),
 }
 
 
 @pytest.mark.parametrize("kind", FREE)
 @pytest.mark.parametrize("before", [Lines, Often])
-async def test_a_free_function_over_a_delta_channel_is_refused_at_once(
-    flavour: Flavour, kind: str, before: type
-) -> None:
-    state, key, change = FREE[kind]
+async def test_a_free_function_sees_what_a_delta_channel_holds(flavour: Flavour, kind: str, before: type) -> None:
+    state, key, change, then = FREE[kind]
     with milepost.connect("memory:", schema=_schema(before, 1)) as saver:
         old = _graph(saver, before)
         await flavour.invoke(old, {"d": ["in"]}, ONE)
+        await flavour.invoke(old, Command(resume="x"), ONE)
+        await flavour.invoke(old, {"d": ["in again"]}, ONE)
+        lines = [one.values.get("d", []) for one in await flavour.history(old, ONE)]
+        assert ["in", "a", "x", "z", "in again", "a"] in lines
+        graph = _graph(_after(saver, _schema(state, 2, change)), state, key)
+        found = [one.values.get(key, [] if key != "n" else 0) for one in await flavour.history(graph, ONE)]
+        assert found == [then(some) for some in lines]
+        if key != "n":
+            done = await flavour.invoke(graph, Command(resume="y"), ONE)
+            assert done[key] == [*then(["in", "a", "x", "z", "in again", "a"]), "y", "z"]
+            assert (await flavour.state(graph, ONE)).values == done
+            # A fork from where the older release was.
+            history = await flavour.history(graph, ONE)
+            there = next(one for one in reversed(history) if one.next == ("z",))
+            assert (await flavour.invoke(graph, None, there.config))[key] == [*then(["in", "a", "x"]), "z"]
+
+
+@pytest.mark.parametrize(("state", "key"), [(Counted, "n"), (Otherwise, "d")])
+async def test_what_a_delta_channel_was_reduced_by_must_be_said(flavour: Flavour, state: type, key: str) -> None:
+    _, _, change, _ = FREE["keeps"]
+    with milepost.connect("memory:", schema=_schema(Lines, 1)) as saver:
+        old = _graph(saver, Lines)
+        await flavour.invoke(old, {"d": ["in"]}, ONE)
         graph = _graph(_after(saver, _schema(state, 2, change)), state, key)
         for call in (flavour.state(graph, ONE), flavour.invoke(graph, Command(resume="x"), ONE)):
-            with pytest.raises(SchemaMismatch, match="delta channels 'd'"):
+            with pytest.raises(SchemaMismatch, match=r"delta channels 'd'.*pass deltas="):
                 await call
         # Nothing went on, and the release that it waits in goes on.
         assert (await flavour.invoke(old, Command(resume="x"), ONE))["d"] == ["in", "a", "x", "z"]

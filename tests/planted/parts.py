@@ -19,11 +19,13 @@ from milepost.memory import MemoryStore
 from milepost.observe import Observers
 from milepost.pending import Pending
 from milepost.places import BEFORE, Place, place_of
+from milepost.rebuilt import Rebuilt
 from milepost.retention import Lineage
 from milepost.schema import Schema, Schemas
 from milepost.schema.schema import Verdict
 from milepost.spaces import Spaces
 from milepost.store import Loaded, Query, ThreadPage, merge_spans
+from milepost.survey import Survey
 from milepost.tenants import TenantStore
 from milepost.testing import Memory, Subject
 from milepost.upgrading import Upgrader
@@ -170,7 +172,7 @@ def unknown_versions_are_taken_as_they_are(patch: pytest.MonkeyPatch) -> None:
 
 def an_upgraded_value_lies_where_the_old_one_does(patch: pytest.MonkeyPatch) -> None:
     read = Upgrader.read
-    patch.setattr(Upgrader, "read", lambda *given: (read(*given)[0], False))
+    patch.setattr(Upgrader, "read", lambda *given, **more: (read(*given, **more)[0], False))
 
 
 def a_root_upgrades_its_children(patch: pytest.MonkeyPatch) -> None:
@@ -179,6 +181,19 @@ def a_root_upgrades_its_children(patch: pytest.MonkeyPatch) -> None:
 
 def lost_channels_are_not_told(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("milepost.operations.Operations._drifted", lambda *_: None)
+
+
+def what_is_rebuilt_from_others_is_rewritten_after_them(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Rebuilt, "first", lambda _, rows: rows)
+
+
+def what_is_rebuilt_beside_is_left_behind(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Rebuilt, "through", lambda *_: set())
+
+
+def what_an_older_version_needs_goes(patch: pytest.MonkeyPatch) -> None:
+    opened = Survey._opened
+    patch.setattr(Survey, "_opened", lambda self, row: replace(opened(self, row), stamp=None))
 
 
 def what_was_rewritten_is_not_kept(patch: pytest.MonkeyPatch) -> None:

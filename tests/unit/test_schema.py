@@ -211,7 +211,7 @@ def test_an_upgrade_through_steps_is_the_composition(
 def _upgraded(schema: Schema, image: Image, verdict: Verdict, written: Mapping[int, Sequence[Write]]) -> bool:
     """Whether `image` was upgraded, and not refused."""
     try:
-        schema.upgrade(image, verdict, copy.deepcopy(written))
+        schema.upgrade(image, verdict, copy.deepcopy(written), past={})
     except SchemaMismatch:
         return False
     return True
@@ -223,7 +223,7 @@ def test_a_dropped_channel_leaves_no_trace(image: Image, doing: list[tuple[str, 
     schema = Schema(State, version=2, upgrades=[Step(1, 2, ms.drop_channel(name))])
     written = _written(image, doing)
     before = len({write.task for write in written})
-    schema.upgrade(image, schema.judge(STAMP, WHERE), {1: written})
+    schema.upgrade(image, schema.judge(STAMP, WHERE), {1: written}, past={})
     assert f"'{name}'" not in repr(image)
     assert len({write.task for write in image.writes}) == before
 

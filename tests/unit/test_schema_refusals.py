@@ -49,7 +49,7 @@ def _write(channel: str, value: Any = 1, task: str = "1", path: str = "") -> Wri
 
 def _upgraded(image: Image, *changes: Change, writes: tuple[Write, ...] = ()) -> Image:
     step = Step(1, 2, *changes)
-    Schema(State, version=2, upgrades=[step]).upgrade(image, Verdict(1, (step,)), {1: writes})
+    Schema(State, version=2, upgrades=[step]).upgrade(image, Verdict(1, (step,)), {1: writes}, past={})
     return image
 
 
@@ -217,5 +217,5 @@ def test_renames_that_are_meant_one_after_the_other_are_not(rename: Any, pairs: 
 def test_a_new_key_may_have_a_name_that_was_made_free_for_it() -> None:
     step = Step(1, 2, ms.rename_channel("a", "t"), ms.add_channel("a", 1), ms.rename_channel("t", "b"))
     upgraded = Image("t", "", "1", {"channel_values": {"a": 7}, "channel_versions": {"a": 1}, "versions_seen": {}}, {})
-    Schema(State, version=2, upgrades=[step]).upgrade(upgraded, Verdict(1, (step,)), {})
+    Schema(State, version=2, upgrades=[step]).upgrade(upgraded, Verdict(1, (step,)), {}, past={})
     assert upgraded.values == {"a": 1, "b": 7}

@@ -21,13 +21,14 @@ class Walk:
     """From a checkpoint up its ancestors, until each of `channels` has met the value that it is rebuilt from, its seed.
 
     The store's pages come in by `take`, and the packs that the seeds lie in by `result`, with the values of the
-    checkpoints `made` where an upgrade makes a seed.
+    checkpoints `made` where an upgrade makes a seed. Everything is as `schema` has it, where one is given.
     """
 
-    def __init__(self, codec: Codec, upgrader: Upgrader | None, place: Place, channels: Sequence[str]) -> None:
+    def __init__(
+        self, codec: Codec, upgrader: Upgrader | None, schema: Schema | None, place: Place, channels: Sequence[str]
+    ) -> None:
         self._codec = codec
         self._place = place
-        schema = upgrader.schema(place.ns) if upgrader else None
         self._upgrade: tuple[Upgrader, Schema] | None = (upgrader, schema) if upgrader and schema else None
         self._writes: dict[str, list[PendingWrite]] = {channel: [] for channel in channels}
         self._seeds: dict[str, Layout | Seed] = {}

@@ -25,6 +25,8 @@ from milepost.errors import Corrupt, InvalidConfig, MilepostError, SchemaMismatc
 from milepost.former import TRIES, Former, busy, is_kept_of, written_to
 from milepost.moving import Moves, Moving, Place
 from milepost.places import BEFORE, channel_name
+from milepost.rebuilding import Rebuilding
+from milepost.rebuilt import Rebuilt
 from milepost.retention import live_spans
 from milepost.schema import Schema
 from milepost.schema.image import INTERRUPT, Image
@@ -74,6 +76,8 @@ class _Run:
     """Namespace -> what was copied of it: checkpoint id -> as it was then."""
     asked: set[Place] = field(default_factory=set)
     """The checkpoints whose questions were looked at."""
+    held: dict[Place, Place] = field(default_factory=dict)
+    """What stays as it is -> the checkpoint that could not be upgraded and is rebuilt from it."""
     stuck: set[str] = field(default_factory=set)
     """Namespaces that stay where they are, because some of their checkpoints cannot be upgraded."""
 
@@ -139,7 +143,7 @@ class Migrator:
         self._store = store
         self._codec = codec
         self._upgrader = upgrader
-        self._former = Former(store, codec, self._image, lambda ns: upgrader.schema(ns) is not None)
+        self._former = Former(store, codec, self._written_to, lambda ns: upgrader.schema(ns) is not None)
 
     async def thread(self, thread: str, mode: Mode, *, history: bool) -> Migrated:
         """Carry out `mode` on one thread. Raises `Conflict` if it is written to faster than it can be rewritten, and
@@ -191,7 +195,11 @@ class Migrator:
         moves = await moving.of(chart, run.thread, heads)
         run.refused |= moves.refused
         run.stuck |= moves.stuck
-        stale = self._stale(run, chart, moves, heads | self._below(run, chart, heads))
+        rebuilt = Rebuilt(self._codec, self._upgrader, run.thread, chart)
+        looked = heads | self._below(run, chart, heads)
+        if not run.history:
+            looked |= rebuilt.through(looked)
+        stale = self._stale(run, chart, moves, looked)
         # The innermost first: what called it is not of this version before it has moved.
         for ns in sorted(moves.spaces, key=lambda ns: (-ns.count("|"), ns)):
             if ns in run.stuck or (run.dry and ns in run.moved):
@@ -211,7 +219,7 @@ class Migrator:
                 run.refused[row.ns, row.id] = (
                     f"checkpoint {row.id!r} of thread {run.thread!r} made a call of a subgraph that cannot be upgraded"
                 )
-        rows = [row for row in stale if (row.ns, row.id) not in held]
+        rows = rebuilt.first([row for row in stale if (row.ns, row.id) not in held])
         if not rows:
             asking = [row for row in chart.rows if (row.ns, row.id) in heads and (row.ns, row.id) not in held]
             rows = [row for row in asking if await self._asks_anew(run, chart, row)]
@@ -347,14 +355,22 @@ class Migrator:
         writes: list[tuple[str, str, WriteRow]] = []
         packs: list[Pack] = []
         images: dict[Place, Image] = {}
+        rebuilt = Rebuilt(self._codec, self._upgrader, run.thread, chart)
         size = 0
         for row in work.rows[:BATCH]:
             ns = row.ns if work.now is None else work.now
+            if (needs := run.held.get((row.ns, row.id))) is not None:
+                run.refused[row.ns, row.id] = (
+                    f"checkpoint {row.id!r} of thread {run.thread!r} stays as it is: checkpoint {needs[1]!r}, which cannot be "
+                    "upgraded, has delta channels that are rebuilt from it"
+                )
+                continue
             snapshot = Snapshot(run.thread, row, written_to(chart, row), chart.generation)
             try:
                 image, new, written, fresh = await self._rewritten(snapshot, ns)
             except MilepostError as exc:
                 run.refused[row.ns, row.id] = exc.message
+                run.held |= dict.fromkeys(rebuilt.by(row), (row.ns, row.id))
                 if work.now is not None:
                     run.stuck.add(row.ns)
                 continue
@@ -372,8 +388,13 @@ class Migrator:
                 break
         return Batch(tuple(entered), tuple(writes), tuple(packs)), images
 
-    async def _image(self, snapshot: Snapshot, ns: str) -> Image:
-        """A checkpoint as it is to be, as one of namespace `ns`."""
+    async def _written_to(self, snapshot: Snapshot, ns: str) -> Image:
+        """A checkpoint whose writes are as they are to be, as one of namespace `ns`: what it was rebuilt from may have been
+        rewritten since."""
+        return await self._image(snapshot, ns, state=False)
+
+    async def _image(self, snapshot: Snapshot, ns: str, *, state: bool = True) -> Image:
+        """A checkpoint as it is to be, as one of namespace `ns`; without `state`, its writes are."""
         codec, thread, row = self._codec, snapshot.thread, snapshot.row
         schema = self._upgrader.schema(ns)
         header = codec.header(thread, row)
@@ -384,11 +405,15 @@ class Migrator:
             if schema is None:
                 image = self._upgrader.plain(snapshot, header, shelf, names, keep=True)
             else:
-                image, _ = self._upgrader.read(schema, snapshot, header, shelf, names, keep=True)
+                past = await self._rebuilding(schema, thread, ns, row.ns).past(snapshot, header) if state else None
+                image, _ = self._upgrader.read(schema, snapshot, header, shelf, names, past=past, keep=True)
         except MilepostError as exc:
             raise of_checkpoint(exc, thread, row) from exc
         codec.remember(thread, snapshot.generation, row, replace(header, layouts={}), fetched)
         return image if ns == row.ns else self._upgrader.respaced(image, ns)
+
+    def _rebuilding(self, schema: Schema, thread: str, ns: str, space: str) -> Rebuilding:
+        return Rebuilding(self._store, self._codec, self._upgrader, schema, thread, ns, space)
 
     async def _names(self, snapshot: Snapshot, ns: str, metadata: Mapping[str, Any]) -> Sequence[str]:
         """What releases call the namespace of `snapshot`, which is `ns` now, the oldest first."""

@@ -38,12 +38,13 @@ from milepost.errors import (
     Unserializable,
 )
 from milepost.heads import Named
-from milepost.history import Walk, write_order
+from milepost.history import write_order
 from milepost.lease import fence_for, refused
 from milepost.migrating import Migrated, Migrator, Mode
 from milepost.observe import Event, Watch, log, thread_hash
 from milepost.overlooking import overlooked, written_keys
 from milepost.places import ATTACHMENTS, BEFORE, NAMED, Place, channel_name, check_thread
+from milepost.rebuilding import Rebuilding
 from milepost.runs import Run, Spot
 from milepost.schema import Schemas
 from milepost.schema.image import INTERRUPT, Image
@@ -184,8 +185,9 @@ class Operations:
                 for damage in loaded.damage:
                     self._report("get", thread, damage)
                 try:
+                    past = await self._past(store, snapshot, place.ns)
                     with unhurried(len(packs)):
-                        found, header, image = self._tuple(snapshot, codec.shelf(thread, packs), place.ns)
+                        found, header, image = self._tuple(snapshot, codec.shelf(thread, packs), place.ns, past)
                 except Corrupt as exc:
                     # What is known of the thread may be what is damaged: whatever is put next is sent as a whole.
                     codec.reset(thread)
@@ -220,9 +222,22 @@ class Operations:
         found = await store.page(Query(thread=thread, ns=row.ns, before=row.id), None, 1)
         return found if found.snapshots else None
 
-    def _tuple(self, snapshot: Snapshot, shelf: Shelf, ns: str) -> tuple[CheckpointTuple, Header, Image | None]:
-        """Decode a checkpoint, as one of namespace `ns`, with its image where nodes were renamed. Raises `Corrupt`,
-        `FormatTooNew` or `Unserializable`, which name it."""
+    async def _past(self, store: Store, snapshot: Snapshot, ns: str) -> Mapping[str, Any]:
+        """See `milepost.rebuilding.Rebuilding.past`; `ns` is the namespace of now."""
+        if self.upgrader is None or not self.upgrader.frees:
+            return {}
+        thread, row = snapshot.thread, snapshot.row
+        try:
+            header = self.codec.header(thread, row)
+            return await self._rebuilding(store, thread, ns, row.ns).past(snapshot, header)
+        except MilepostError as exc:
+            raise of_checkpoint(exc, thread, row) from exc
+
+    def _tuple(
+        self, snapshot: Snapshot, shelf: Shelf, ns: str, past: Mapping[str, Any]
+    ) -> tuple[CheckpointTuple, Header, Image | None]:
+        """Decode a checkpoint, as one of namespace `ns`, with its image where nodes were renamed. `past` is what `_past` gives.
+        Raises `Corrupt`, `FormatTooNew` or `Unserializable`, which name it."""
         thread, row, codec = snapshot.thread, snapshot.row, self.codec
         header = codec.header(thread, row)
         place = Place(thread, ns, row.id)
@@ -232,7 +247,7 @@ class Operations:
             if self.upgrader and (schema or self.upgrader.nested or self.shared.spaces is not None):
                 names = () if self.shared.spaces is None else self.shared.spaces.names(thread, ns)
                 image, upgraded = (
-                    self.upgrader.read(schema, snapshot, header, shelf, names)
+                    self.upgrader.read(schema, snapshot, header, shelf, names, past=past)
                     if schema
                     else (self.upgrader.plain(snapshot, header, shelf, names), False)
                 )
@@ -293,9 +308,9 @@ class Operations:
                         header = codec.header(snapshot.thread, snapshot.row)
                         if not matches(header.metadata, wanted):
                             continue
-                    item, *_ = self._tuple(
-                        snapshot, shelves.get(snapshot.thread) or codec.shelf("", ()), asked or snapshot.row.ns
-                    )
+                    ns = asked or snapshot.row.ns
+                    past = await self._past(store, snapshot, ns)
+                    item, *_ = self._tuple(snapshot, shelves.get(snapshot.thread) or codec.shelf("", ()), ns, past)
                 except (Corrupt, FormatTooNew, SchemaMismatch, Unserializable) as exc:
                     # Of all threads, one that this release cannot read holds up no other.
                     if query.thread is not None and not isinstance(exc, Corrupt):
@@ -310,33 +325,14 @@ class Operations:
 
     async def history(self, side: Side, place: Place, channels: Sequence[str]) -> Mapping[str, DeltaChannelHistory]:
         """See `milepost.saver.Saver.get_delta_channel_history`."""
-        if not channels:
-            return {}
-        walk = Walk(self.codec, self.upgrader, place, channels)
-        names = walk.names
         with self.watch("history", place.thread):
             store = await self.open(side)
             space = await self.space(side, store, place, again=True)
-            after: tuple[str, ...] | None = None
-            limit = PAGE
-            while not walk.over:
-                loaded = await store.lineage(place.thread, space, place.id, names, after, limit)
-                limit = min(2 * limit, 4 * PAGE)  # a snapshot is mostly near; who has none goes a long way
-                if loaded is None:
-                    break
-                with unhurried(len(loaded.snapshots)):
-                    further = walk.take(loaded)
-                if not further:
-                    break
-                after = loaded.cursor
-            spans = walk.spans()
-            packs = await store.fetch(place.thread, spans) if spans else ()
-        values: dict[str, Mapping[str, Any]] = {}
-        for id in walk.made:
-            read = await self._read(side, Place(place.thread, place.ns, id))
-            if read is not None:
-                values[id] = read[0].checkpoint["channel_values"]
-        return walk.result(packs, values)
+            return await self._rebuilding(store, place.thread, place.ns, space).history(place.id, channels)
+
+    def _rebuilding(self, store: Store, thread: str, ns: str, space: str) -> Rebuilding:
+        schema = self.upgrader.schema(ns) if self.upgrader else None
+        return Rebuilding(store, self.codec, self.upgrader, schema, thread, ns, space)
 
     async def put(
         self, side: Side, place: Place, draft: Draft, source: object = None, run: Run | None = None

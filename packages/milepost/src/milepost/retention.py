@@ -126,6 +126,8 @@ class Facts:
     """The delta channels that it has, with or without a value."""
     parents: Mapping[str, str] = field(default_factory=dict)
     """Namespace above -> the checkpoint that this one of a subgraph was made under."""
+    stamp: bytes | None = None
+    """Of the schema that it was stored under."""
     forked: bool = False
     """Whether LangGraph made it for a fork or an update: replaying it reads subgraphs as of its parent."""
     pinned: bool = False
@@ -220,13 +222,16 @@ class Lineage:
         return firm | {("", root) for root in calls if root is not None}
 
     def needed(self, kept: Iterable[Place]) -> set[Place]:
-        """`kept`, and the ancestors that their delta channels are rebuilt from: up to the nearest one with a value."""
+        """`kept`, and the ancestors that their delta channels are rebuilt from: up to the nearest one with a value. One of
+        another schema's version is upgraded as a whole for that, so that what it needs is needed too."""
         needed = set(kept)
+        ahead = list(needed)
         # Per ancestor, the channels that were looked for there: what one walk found the next one need not.
         sought: dict[Place, set[str]] = {}
-        for place in tuple(needed):
+        for place in ahead:
             row = self.rows[place]
             facts = self.facts(row)
+            stamp = None if facts is None else facts.stamp
             missing = set(facts.deltas) - set(facts.channels) if facts is not None else set[str]()
             parent = row.parent
             while missing and parent is not None and (above := self.rows.get((row.ns, parent))) is not None:
@@ -238,6 +243,9 @@ class Lineage:
                     facts = self.facts(above)
                     if facts is None:
                         break
+                    if facts.stamp != stamp:
+                        stamp = facts.stamp
+                        ahead.append((above.ns, above.id))
                     missing -= set(facts.channels)
                 parent = above.parent
         return needed

@@ -137,6 +137,7 @@ class Survey:
             channels=header.layouts.keys(),
             deltas={*(metadata.get(COUNTERS) or {}), *(name for name, at in header.layouts.items() if is_snapshot(at))},
             parents=metadata.get("parents") or {},
+            stamp=header.stamp,
             forked=metadata.get("source") in FORKS,
             pinned=bool(metadata.get(PINNED)),
             run=None if run is None else str(run),

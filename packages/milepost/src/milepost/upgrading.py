@@ -18,7 +18,7 @@ from milepost.schema.carry import gathered
 from milepost.schema.changes import PLUMBING, Change, NotDeclared
 from milepost.schema.image import BRANCH, CONTROL, INTERRUPT, JOIN, RESUME, SOURCE, START, TASKS, Image, Write
 from milepost.schema.questions import Below, Ids, merged, question_ids
-from milepost.schema.schema import Schema, Schemas, Step, Verdict, Where, classes_of, current_name, settled
+from milepost.schema.schema import Midway, Schema, Schemas, Step, Verdict, Where, classes_of, current_name, settled
 from milepost.schema.sends import sealed, steps_below, unseal
 from milepost.schema.spaces import Read, names_of, respaced
 from milepost.schema.stamps import decode
@@ -103,6 +103,11 @@ class Upgrader:
         """Whether any schema gives a node another name."""
         return self._schemas.renames_nodes
 
+    @property
+    def frees(self) -> bool:
+        """Whether any schema has a free function of the state."""
+        return self._schemas.frees
+
     async def question_ids(self, image: Image, below: Below) -> dict[tuple[str, int], Ids]:
         """See `milepost.schema.questions.question_ids`. Raises `SchemaMismatch`."""
         if not self.renames_nodes or all(write.channel != INTERRUPT for write in image.writes):
@@ -153,12 +158,14 @@ class Upgrader:
         shelf: Shelf,
         names: Sequence[str] = (),
         *,
+        past: Mapping[str, Any] | None,
         keep: bool = False,
     ) -> tuple[Image, bool]:
         """A checkpoint with its writes in LangGraph's order, and whether its values are others than what is stored. With
         `keep`, values that no change speaks of are `Kept`.
 
-        `names` are what releases call its namespace, the oldest first. Raises `SchemaMismatch`, and what decoding raises.
+        `names` are what releases call its namespace, the oldest first. `past` is what `milepost.rebuilding` finds; None
+        where the writes alone are wanted. Raises `SchemaMismatch`, and what decoding raises.
         """
         thread, row = snapshot.thread, snapshot.row
         where = Where(thread, row.ns, row.id)
@@ -182,11 +189,10 @@ class Upgrader:
             )
         changed = bool(verdict.steps) or any(version != verdict.version for version in writes)
         if changed:
-            self._check_free(schema, verdict, where, header)
             # Containers of the header's are changed in place below.
             image.checkpoint = {**copy.deepcopy(header.checkpoint), "channel_values": checkpoint["channel_values"]}
             image.metadata = dict(header.metadata)
-            schema.upgrade(image, verdict, writes, names)
+            schema.upgrade(image, verdict, writes, names, past=past)
         else:
             image.writes = settled(gathered(image, [write for some in writes.values() for write in some], names))
         resent = unseal(self._schemas, ns, image, stamped=True)
@@ -280,6 +286,37 @@ class Upgrader:
             made.update(name for name in change.adds if name not in there)
         return made & {*sought}
 
+    def wanting(
+        self, schema: Schema, thread: str, row: CheckpointRow, header: Header
+    ) -> tuple[Midway, Mapping[str, Any]] | None:
+        """The delta channels that a free function has to see and that have no value at a checkpoint: what rebuilds them, by
+        the names that it knows, and the schema that they are rebuilt by. None where there are none.
+
+        Raises `SchemaMismatch` where nothing says how to rebuild one.
+        """
+        if not schema.frees:
+            return None
+        where = Where(thread, row.ns, row.id)
+        verdict = schema.judge(header.stamp, where)
+        midway = schema.midway(verdict)
+        deltas = delta_channels(header) if midway is not None else ()
+        if midway is None or not deltas:
+            return None
+        then = midway.judge(header.stamp, where)
+        stored = {name: one for one in sorted(deltas) if (name := current_name(then, one)) is not None}
+        there = self.seeds(midway, thread, row, header).keys() | self.made(midway, thread, row, header, stored)
+        table = b"" if header.stamp is None else decode(header.stamp).table
+        channels = {name: midway.channel(name, table, one) for name, one in stored.items() if name not in there}
+        if unknown := [name for name, channel in channels.items() if channel is None]:
+            raise schema.refusal(
+                where,
+                verdict.version,
+                "cannot be upgraded",
+                f"the free function of map_state has to see the delta channels {', '.join(map(repr, unknown))}, and nothing says "
+                "by which reducer they are rebuilt as they were: pass deltas={…: DeltaChannel(reducer, type)}",
+            )
+        return (midway, channels) if channels else None
+
     def unsettled(self, thread: str, row: CheckpointRow) -> set[str]:
         """The delta channels of a checkpoint, by their names of now, that are rebuilt from its ancestors."""
         schema, header = self.schema(row.ns), self._codec.header(thread, row)
@@ -349,22 +386,6 @@ class Upgrader:
             classes = classes_of(Verdict(0, steps))
             view = self._views[steps] = self._codec.renaming(classes) if classes else self._codec
         return view
-
-    def _check_free(self, schema: Schema, verdict: Verdict, where: Where, header: Header) -> None:
-        """Raise `SchemaMismatch` if a free function would have to look at delta channels: what they hold is written all
-        over the history, and by which names it goes on there, a function of the values here does not say."""
-        deltas = delta_channels(header)
-        for change in _changes(verdict):
-            if change.whole and deltas:
-                raise schema.refusal(
-                    where,
-                    verdict.version,
-                    "cannot be upgraded",
-                    f"it has the delta channels {', '.join(map(repr, sorted(deltas)))}, whose history the free function of "
-                    "map_state cannot be applied to. Declare the upgrade with rename_channel, map_channel, add_channel and "
-                    "drop_channel, or drop these channels before it",
-                )
-            deltas = _renamed(change, deltas)
 
     def _check_drift(self, schema: Schema, verdict: Verdict, where: Where, header: Header) -> None:
         if verdict.table is None:

@@ -32,8 +32,9 @@ _NONE: Final = Change()
 _NOWHERE: Final = "__end__"
 
 
-def carry(change: Change, image: Image, writes: Sequence[Write]) -> list[Write]:
-    """Apply `change` to the checkpoint, and to `writes`, which are returned. Raises `NotDeclared`."""
+def carry(change: Change, image: Image, writes: Sequence[Write], *, state: bool = True) -> list[Write]:
+    """Apply `change` to the checkpoint, and to `writes`, which are returned; without `state`, a free function is not called.
+    Raises `NotDeclared`."""
     tasks = Tasks(image)
     _keep_channels_apart(change, image, writes)
     _keep_nodes_apart(change, image, writes, tasks)
@@ -43,7 +44,8 @@ def carry(change: Change, image: Image, writes: Sequence[Write]) -> list[Write]:
     counters = image.metadata.get(COUNTERS)
     if isinstance(counters, dict):
         image.metadata[COUNTERS] = _keys(change, counters)
-    change.amend(image)
+    if state or not change.whole:
+        change.amend(image)
     return carry_writes(change, tasks, writes, _where(image))
 
 

@@ -9,7 +9,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
+
 from milepost.errors import InvalidConfig
+from milepost.places import COUNTERS
 from milepost.schema.image import BRANCH, CONTROL, INTERRUPT, JOIN, NO_WRITES, START, TASKS, Image, starts_of
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -55,6 +58,8 @@ class Change:
     """Channels whose values it changes, by their names before."""
     whole: bool = False
     """Whether it looks at all of the state, so that nothing may be left out."""
+    deltas: Mapping[str, Any] = {}
+    """How delta channels that it looks at are rebuilt, by their names before, where the schema's state does not tell."""
 
     def channel(self, name: str) -> str | None:
         """What the channel is called now; None when there is none any more."""
@@ -186,9 +191,11 @@ class _MapState(Change):
         self,
         function: Callable[[dict[str, Any]], Mapping[str, Any]],
         writes: Callable[[str, Any], Iterable[tuple[str, Any]]] | None,
+        deltas: Mapping[str, Any],
     ) -> None:
         self._function = function
         self._writes = writes
+        self.deltas = deltas
 
     def updates(self, channel: str, value: Any, where: str) -> Iterable[tuple[str, Any]]:
         if channel.startswith(PLUMBING):
@@ -205,7 +212,11 @@ class _MapState(Change):
 
     def amend(self, image: Image) -> None:
         values = image.values
-        before = {name: value for name, value in values.items() if not name.startswith(PLUMBING)}
+        before = {
+            name: value.value if isinstance(value, _DeltaSnapshot) else value
+            for name, value in values.items()
+            if not name.startswith(PLUMBING)
+        }
         after = _result("the function of map_state", self._function, copy.copy(before))
         if not isinstance(after, Mapping):
             raise NotDeclared(f"the function of map_state returned {after!r:.200}: it must return the new state")
@@ -217,6 +228,9 @@ class _MapState(Change):
                 values[name] = value
             else:
                 add(image, name, value)
+        counters = image.metadata.get(COUNTERS)
+        if isinstance(counters, dict):
+            image.metadata[COUNTERS] = {name: count for name, count in counters.items() if name in after}
 
 
 def _written(function: Callable[[str, Any], Iterable[tuple[str, Any]]], channel: str, value: Any) -> Any:
@@ -361,16 +375,29 @@ def map_state(
     function: Callable[[dict[str, Any]], Mapping[str, Any]],
     *,
     writes: Callable[[str, Any], Iterable[tuple[str, Any]]] | None = None,
+    deltas: Mapping[str, Any] | None = None,
 ) -> Change:
     """A free function: from the state's values, by channel, to the new ones. A key that it leaves out is dropped.
 
-    It sees the keys that have a value in the checkpoint. One with delta channels is refused when read, unless an earlier
-    change drops them: what such a channel holds is written all over the history. (It may make one.) What
-    tasks have written and no step has taken up yet is given to `writes`, one write at a time, which returns what is
+    It sees the keys that have a value. A delta channel's is rebuilt for it from what the ancestors were written, by the
+    ``DeltaChannel`` that `deltas` has under the channel's name before this change, or else by the one that the schema's
+    state declares under that name, if the checkpoint was stored with the same type and reducer. Where there is neither, the
+    checkpoint is refused when read.
+
+    What tasks have written and no step has taken up yet is given to `writes`, one write at a time, which returns what is
     written instead; so is each key of the input of a run that has not begun, and of the argument of a pending send.
     Without it, a checkpoint with any of these is refused.
     """
-    return _MapState(_function(function, "function"), None if writes is None else _function(writes, "writes"))
+    for name, channel in (deltas or {}).items():
+        if not all(hasattr(channel, what) for what in ("from_checkpoint", "replay_writes", "get")):
+            raise InvalidConfig(
+                f"deltas has {channel!r:.200} for {name!r}: it must be a DeltaChannel with the reducer and the type that the "
+                "channel had before the change, such as DeltaChannel(reducer, list)",
+                what="deltas",
+                value=repr(channel)[:200],
+            )
+    by_name = {_key(name): channel for name, channel in (deltas or {}).items()}
+    return _MapState(_function(function, "function"), None if writes is None else _function(writes, "writes"), by_name)
 
 
 def _function(given: Function, what: str) -> Function:

@@ -14,7 +14,7 @@ from milepost.errors import InvalidConfig, SchemaMismatch
 from milepost.schema.carry import carry, carry_update, carry_writes, gathered
 from milepost.schema.changes import Change, ClassName, NotDeclared, check_renames, names, text
 from milepost.schema.image import RESUME, TASKS, Image, Write, is_send
-from milepost.schema.shape import Drift, Shape, drift
+from milepost.schema.shape import Drift, Shape, deltas_of, drift, kept_type
 from milepost.schema.stamps import Stamp, decode, encode
 from milepost.schema.tasks import Tasks
 from milepost.schema.waiting import check_leads, nodes_of, unknown_node
@@ -94,6 +94,9 @@ class Schema:
     Raises `InvalidConfig` for what cannot be right.
     """
 
+    _rest: tuple[Step, ...] = ()
+    """What is done after all steps, of one that is gone in part."""
+
     def __init__(
         self,
         state: type | tuple[type, ...],
@@ -132,6 +135,7 @@ class Schema:
         self._stamp = Stamp(self.name, self.version, self.readable_from, self.shape.fingerprint, self.shape.table)
         self.stamp, self.write_stamp = encode(self._stamp)
         self._verdicts: dict[bytes | None, Verdict] = {}
+        self._midways: dict[tuple[Step, int], Midway] = {}
 
     def stamps(self, below: Mapping[str, bytes]) -> tuple[bytes, bytes]:
         """Those of a checkpoint and of a pending write that send something to subgraphs: see `Stamp.below`."""
@@ -200,6 +204,27 @@ class Schema:
             for old, new in chain:
                 names |= {new} if old in names else set()
         return tuple(sorted(names))
+
+    @cached_property
+    def frees(self) -> bool:
+        """Whether any step is a free function of the state."""
+        return any(change.whole for step in (*self.upgrades, *self.downgrades) for change in step.changes)
+
+    def midway(self, verdict: Verdict) -> Midway | None:
+        """As what everything is seen by the first free function on the way of `verdict`; None where there is none."""
+        for step in verdict.steps:
+            for at, change in enumerate(step.changes):
+                if change.whole:
+                    found = self._midways.get((step, at))
+                    if found is None:
+                        found = self._midways[step, at] = Midway(self, step, at)
+                    return found
+        return None
+
+    @cached_property
+    def deltas(self) -> Mapping[str, Any]:
+        """The delta channels that the state declares, as LangGraph's channels."""
+        return {name: channel for state in reversed(self.states) for name, channel in deltas_of(state).items()}
 
     @cached_property
     def renames_classes(self) -> bool:
@@ -287,20 +312,31 @@ class Schema:
     # Upgrading.
 
     def upgrade(
-        self, image: Image, verdict: Verdict, writes: Mapping[int, Sequence[Write]], names: Sequence[str] = ()
+        self,
+        image: Image,
+        verdict: Verdict,
+        writes: Mapping[int, Sequence[Write]],
+        names: Sequence[str] = (),
+        *,
+        past: Mapping[str, Any] | None,
     ) -> None:
         """Bring `image` to this version. `writes` are its pending writes, by the version they are of; `names` are what
-        releases call its namespace, the oldest first.
+        releases call its namespace, the oldest first. `past` are the delta channels that the first free function is to see
+        (`milepost.rebuilding`); with None, free functions are not called, and only the writes are of this version then.
 
         Raises `SchemaMismatch` for what no change says anything about.
         """
         waiting = dict(writes)
         place = Where(image.thread, image.ns, image.id)
         carried = gathered(image, waiting.pop(verdict.version, ()), names)
+        rebuilt = past
         try:
             for step in verdict.steps:
                 for change in step.changes:
-                    carried = carry(change, image, carried)
+                    if change.whole and rebuilt:
+                        image.values.update(rebuilt)
+                        rebuilt = {}
+                    carried = carry(change, image, carried, state=past is not None)
                 carried += gathered(image, waiting.pop(step.target, ()), names)
             for version, some in waiting.items():
                 others = gathered(image, some, names)
@@ -327,7 +363,7 @@ class Schema:
     def former_names(self, channel: str) -> frozenset[str]:
         """Every name under which what is now `channel` may be stored."""
         names: set[str] = {channel}
-        steps = (*self.upgrades, *self.downgrades)
+        steps = (*self.upgrades, *self.downgrades, *self._rest)
         mentioned = {name for step in steps for change in step.changes for name in change.renamed_from}
         grown = True
         while grown:
@@ -359,6 +395,39 @@ class Schema:
         except NotDeclared as exc:
             raise self.refusal(place, verdict.version, "cannot be upgraded", str(exc)) from exc
         return value
+
+
+class Midway(Schema):
+    """A schema on the way to its version, just before one of its free functions: by the names and in the forms that this one
+    is given."""
+
+    def __init__(self, schema: Schema, step: Step, at: int) -> None:
+        version = step.source
+        upgrades, downgrades = _leading(schema.upgrades, version), _leading(schema.downgrades, version)
+        known = {version, *(one.source for one in (*upgrades, *downgrades))}
+        super().__init__(
+            schema.states,
+            version=version,
+            upgrades=(one for one in upgrades if one.source < version),
+            downgrades=(one for one in downgrades if one.source > version),
+            name=schema.name,
+            formerly=schema.names - {schema.name},
+            unstamped=schema.unstamped if schema.unstamped in known else None,
+        )
+        self._named = step.changes[at].deltas
+        self._rest = (Step(step.source, step.target, *step.changes[:at]),) if at else ()
+
+    def _judge(self, data: bytes | None, place: Where) -> Verdict:
+        found = super()._judge(data, place)
+        # Which shape the state had then, nobody declares.
+        return Verdict(found.version, (*found.steps, *self._rest))
+
+    def channel(self, name: str, table: bytes, stored: str) -> Any:
+        """What rebuilds the delta channel `name`, which a checkpoint of shape `table` calls `stored`; None if nothing tells.
+        What the state declares counts if its type and its reducer are those of then."""
+        if name in self._named:
+            return self._named[name]
+        return self.deltas.get(name) if kept_type(self.shape, name, table, stored) else None
 
 
 def settled(writes: Iterable[Write]) -> list[Write]:
@@ -431,6 +500,7 @@ class Schemas:
         self.passes_names_on: Final = any(schema.passes_names_on for schema in self.by_ns.values())
         self.renames_nodes: Final = any(schema.node_chains for schema in self.by_ns.values())
         self.lists_nodes: Final = any(schema.nodes is not None for schema in self.by_ns.values())
+        self.frees: Final = any(schema.frees for schema in self.by_ns.values())
 
     def of(self, ns: str) -> Schema | None:
         """The schema of a namespace, or None."""
@@ -491,6 +561,17 @@ def node_renames(steps: Iterable[Step]) -> tuple[tuple[str, str], ...]:
 def stamped(writes: Iterable[Write], version: int) -> list[Write]:
     """`writes`, with the version they are of."""
     return [replace(write, version=version) for write in writes]
+
+
+def _leading(steps: Iterable[Step], version: int) -> list[Step]:
+    """Those by which one comes to `version`."""
+    leading: list[Step] = []
+    reached, left = {version}, list(steps)
+    while found := [step for step in left if step.target in reached]:
+        leading += found
+        reached |= {step.source for step in found}
+        left = [step for step in left if step not in found]
+    return leading
 
 
 def _renamed(step: Step, name: str) -> str | None:

@@ -78,6 +78,22 @@ class Shape:
         return b"".join(sorted(_digest(name)[:_NAME] + _digest(words)[:_TYPE] for name, words in self.channels.items()))
 
 
+def deltas_of(state: type) -> dict[str, Any]:
+    """The delta channels that a state declares: LangGraph's ``DeltaChannel`` in an annotation, as LangGraph makes one of it."""
+    found: dict[str, Any] = {}
+    for name, annotated in _fields(state).items():
+        hint = annotated
+        while get_origin(hint) in _WRAPPERS:
+            hint = get_args(hint)[0]
+        typ, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+        while get_origin(typ) in _WRAPPERS:
+            typ = get_args(typ)[0]
+        mark: Any = next((one for one in marks if hasattr(one, "from_checkpoint") and not isinstance(one, type)), None)
+        if hasattr(mark, "replay_writes"):
+            found[name] = type(mark)(mark.reducer, typ, snapshot_frequency=mark.snapshot_frequency)
+    return found
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Drift:
     """How the shape something was stored with differs from another one."""
@@ -98,8 +114,7 @@ class Drift:
 
 def drift(shape: Shape, table: bytes, stored: Iterable[str]) -> Drift:
     """How `shape` differs from what `table` tells of; `stored` are the channels that are known to have been there."""
-    size = _NAME + _TYPE
-    then = {table[at : at + _NAME]: table[at + _NAME : at + size] for at in range(0, len(table), size)}
+    then = _types(table)
     now = {_digest(name)[:_NAME]: name for name in shape.channels}
     names = {_digest(name)[:_NAME]: name for name in stored}
     gone = [names.get(key) for key in then if key not in now]
@@ -108,14 +123,24 @@ def drift(shape: Shape, table: bytes, stored: Iterable[str]) -> Drift:
         appeared=tuple(sorted(name for key, name in now.items() if key not in then)),
         vanished=(*sorted(name for name in gone if name), *((f"{unnamed} without a value",) if unnamed else ())),
         changed=tuple(
-            sorted(
-                name
-                for key, name in now.items()
-                if key in then
-                and then[key] not in (_digest(words[name])[:_TYPE] for words in (shape.channels, shape.former))
-            )
+            sorted(name for key, name in now.items() if key in then and not _is_type(shape, name, then[key]))
         ),
     )
+
+
+def kept_type(shape: Shape, name: str, table: bytes, stored: str) -> bool:
+    """Whether channel `name` of `shape` has the type and the reducer that `table` tells of for channel `stored`."""
+    found = _types(table).get(_digest(stored)[:_NAME])
+    return found is not None and name in shape.channels and _is_type(shape, name, found)
+
+
+def _types(table: bytes) -> dict[bytes, bytes]:
+    size = _NAME + _TYPE
+    return {table[at : at + _NAME]: table[at + _NAME : at + size] for at in range(0, len(table), size)}
+
+
+def _is_type(shape: Shape, name: str, found: bytes) -> bool:
+    return found in (_digest(words[name])[:_TYPE] for words in (shape.channels, shape.former))
 
 
 def spellings(cls: ClassName) -> list[str]:

@@ -15,6 +15,7 @@ from milepost.testing.suite.bounded import Hooked, Merging, Policies
 from milepost.testing.suite.delta import DeltaHistory, DeltaUpkeep
 from milepost.testing.suite.driving import Driving, Statuses
 from milepost.testing.suite.failing import Damage, Faults
+from milepost.testing.suite.free import FreeFunctions
 from milepost.testing.suite.guard import HeadGuard
 from milepost.testing.suite.histories import Histories
 from milepost.testing.suite.identity import BadInput, Configs, Deletion, Identity
@@ -68,6 +69,7 @@ __all__ = [
     "Everything",
     "Faults",
     "Forks",
+    "FreeFunctions",
     "Generations",
     "Guarded",
     "HeadGuard",
@@ -153,6 +155,7 @@ class Everything(
     Migration,
     Objects,
     Histories,
+    FreeFunctions,
     Moves,
     Sends,
     Concurrency,

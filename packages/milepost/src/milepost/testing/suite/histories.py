@@ -8,7 +8,6 @@ import pytest
 from langgraph.checkpoint.serde.types import _DeltaSnapshot  # LangGraph has no public name for it
 
 from milepost import schema as ms
-from milepost.errors import SchemaMismatch
 from milepost.places import COUNTERS
 from milepost.schema import Schema, Step
 from milepost.testing.chain import Chain
@@ -123,24 +122,6 @@ class Histories(Behaviours):
         await _run(chain, 1)
         assert_same(await walked(chain.saver, chain.latest, ["d"]), await chain.saver.history(chain.latest, ["d"]))
         assert await rebuilt(chain.saver, chain.latest) == ["SEED", "LINE 1", "LINE 2", "line 1"]
-
-    @pytest.mark.parametrize("snapshot", [False, True])
-    async def test_a_free_function_is_refused_before_anything_goes_on(self, lab: Lab, snapshot: bool) -> None:
-        chain = Chain(lab.open(schema=FIRST))
-        await chain.put({"n": 1, **({"d": _DeltaSnapshot(["seed"])} if snapshot else {})}, metadata=since(0))
-        free = ms.map_state(dict, writes=same)
-        saver = lab.open(schema=second(free))
-        if snapshot:
-            with pytest.raises(SchemaMismatch, match="delta channels 'd'"):
-                await saver.got(chain.latest)
-        await _run(chain, 1)
-        with pytest.raises(SchemaMismatch, match="delta channels 'd'"):
-            await saver.got(chain.latest)
-        (told,) = await migrated(saver)
-        assert told.changed == 0
-        assert "delta channels 'd'" in told.refused[0]
-        dropped = lab.open(schema=second(ms.drop_channel("d"), free, ms.add_channel("d", ["default"])))
-        assert (await dropped.got(chain.latest)).checkpoint["channel_values"] == {"n": 1, "d": ["default"]}
 
     async def test_two_releases_side_by_side(self, lab: Lab) -> None:
         old = Schema(Narrow, version=1, name="s")

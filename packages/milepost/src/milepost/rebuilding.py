@@ -1,0 +1,108 @@
+"""Delta channels out of a store: what they are rebuilt from, and their values where an upgrade has to see these."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from langgraph.checkpoint.base import DeltaChannelHistory
+
+from milepost.codec import Codec, Header
+from milepost.codec.codec import of_checkpoint
+from milepost.collector import unhurried
+from milepost.errors import MilepostError, SchemaMismatch
+from milepost.history import Walk
+from milepost.places import Place
+from milepost.schema import Schema
+from milepost.schema.changes import NotDeclared
+from milepost.schema.schema import Where
+from milepost.store import Snapshot, Store
+from milepost.upgrading import Upgrader
+
+PAGE = 64
+"""Ancestors fetched at a time, at first; at most four times as many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilding:
+    """Reads along the parents of a namespace. Everything is as `schema` has it, where one is given."""
+
+    store: Store
+    codec: Codec
+    upgrader: Upgrader | None
+    schema: Schema | None
+    thread: str
+    ns: str
+    """As it is called now."""
+    space: str
+    """As it is called in the store."""
+
+    async def history(self, id: str | None, channels: Sequence[str]) -> Mapping[str, DeltaChannelHistory]:
+        """For each channel, what was written before checkpoint `id` (None: the latest), oldest first, since the value that
+        it begins with; that is the ``seed``, if there is one. Raises `Corrupt`, and what upgrading raises."""
+        if not channels:
+            return {}
+        place = Place(self.thread, self.space, id)
+        walk = Walk(self.codec, self.upgrader, self.schema, place, channels)
+        names, after, limit = walk.names, None, PAGE
+        while not walk.over:
+            loaded = await self.store.lineage(self.thread, self.space, id, names, after, limit)
+            limit = min(2 * limit, 4 * PAGE)  # a snapshot is mostly near; who has none goes a long way
+            if loaded is None:
+                break
+            with unhurried(len(loaded.snapshots)):
+                further = walk.take(loaded)
+            if not further:
+                break
+            after = loaded.cursor
+        spans = walk.spans()
+        packs = await self.store.fetch(self.thread, spans) if spans else ()
+        return walk.result(packs, {made: await self._values(made) for made in walk.made})
+
+    async def past(self, snapshot: Snapshot, header: Header) -> Mapping[str, Any]:
+        """The delta channels that a free function on the way of a checkpoint has to see, by their names there, where the
+        checkpoint itself has no value of them. Raises `SchemaMismatch` if they cannot be rebuilt, and `Corrupt`."""
+        if self.upgrader is None or self.schema is None:
+            return {}
+        row = snapshot.row
+        wanted = self.upgrader.wanting(self.schema, self.thread, row, header)
+        if wanted is None:
+            return {}
+        midway, channels = wanted
+        try:
+            history = await replace(self, schema=midway).history(row.id, list(channels))
+            return {name: _replayed(name, channel, history[name]) for name, channel in channels.items()}
+        except (SchemaMismatch, NotDeclared) as exc:
+            raise self.schema.refusal(
+                Where(self.thread, row.ns, row.id),
+                midway.version,
+                "cannot be upgraded",
+                f"the free function's map_state cannot be given the delta channels {', '.join(map(repr, channels))}: {exc}",
+            ) from exc
+
+    async def _values(self, id: str) -> Mapping[str, Any]:
+        """What the channels of an ancestor hold."""
+        loaded = await self.store.get(self.thread, self.space, id)
+        if loaded is None or self.upgrader is None or self.schema is None:
+            return {}
+        # What was written to it is not asked for.
+        snapshot = replace(loaded.snapshots[0], writes=())
+        header = self.codec.header(self.thread, snapshot.row)
+        past = await self.past(snapshot, header)
+        shelf = self.codec.shelf(self.thread, loaded.packs.get(self.thread, ()))
+        try:
+            image, _ = self.upgrader.read(self.schema, snapshot, header, shelf, (self.ns,), past=past)
+        except MilepostError as exc:
+            raise of_checkpoint(exc, self.thread, snapshot.row) from exc
+        return image.values
+
+
+def _replayed(name: str, channel: Any, history: DeltaChannelHistory) -> Any:
+    """What LangGraph would make of it. Raises `NotDeclared` where the reducer raises."""
+    rebuilt = channel.from_checkpoint(history.get("seed"))
+    try:
+        rebuilt.replay_writes(history["writes"])
+        return rebuilt.get()
+    except Exception as exc:
+        raise NotDeclared(f"the reducer of {name!r} raised {exc!r}") from exc
