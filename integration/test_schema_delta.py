@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 import milepost
@@ -166,6 +167,41 @@ async def test_a_free_function_sees_what_a_delta_channel_holds(flavour: Flavour,
             history = await flavour.history(graph, ONE)
             there = next(one for one in reversed(history) if one.next == ("z",))
             assert (await flavour.invoke(graph, None, there.config))[key] == [*then(["in", "a", "x"]), "z"]
+
+
+async def test_an_update_of_what_was_migrated_loses_nothing(flavour: Flavour, caplog: pytest.LogCaptureFixture) -> None:
+    _, _, change, _ = FREE["keeps"]
+    with milepost.connect("memory:", schema=_schema(Lines, 1)) as saver:
+        await flavour.invoke(_graph(saver, Lines), {"d": ["in"]}, ONE)
+        new = _after(saver, _schema(Lines, 2, change))
+        assert [one.refused for one in new.migrate(history=True)] == [()]
+        graph = _graph(new, Lines)
+        await flavour.update(graph, ONE, {"k": "updated"})
+        assert (await flavour.state(graph, ONE)).values == {"d": ["in", "a"], "k": "updated"}
+        assert "does not know" not in caplog.text
+
+
+def _tagged(value: list[str], writes: Any, tag: str = "") -> list[str]:
+    return [*value, *(f"{tag}{line}" for write in writes for line in write)]
+
+
+class Tagged(TypedDict, total=False):
+    k: str
+    d: Annotated[list[str], DeltaChannel(partial(_tagged, tag="1"))]
+
+
+class TaggedAgain(TypedDict, total=False):
+    k: str
+    d: Annotated[list[str], DeltaChannel(partial(_tagged, tag="2"))]
+
+
+async def test_reducers_of_one_name_are_not_taken_for_one_another(flavour: Flavour) -> None:
+    _, _, change, _ = FREE["keeps"]
+    with milepost.connect("memory:", schema=_schema(Tagged, 1)) as saver:
+        await flavour.invoke(_graph(saver, Tagged), {"d": ["in"]}, ONE)
+        graph = _graph(_after(saver, _schema(TaggedAgain, 2, change)), TaggedAgain)
+        with pytest.raises(SchemaMismatch, match="by which reducer"):
+            await flavour.state(graph, ONE)
 
 
 @pytest.mark.parametrize(("state", "key"), [(Counted, "n"), (Otherwise, "d")])

@@ -13,13 +13,13 @@ from milepost.codec import guard, items
 from milepost.codec.envelope import Vault
 from milepost.codec.guard import Seen
 from milepost.codec.values import Serializer
+from milepost.dependents import Dependents
 from milepost.errors import SchemaMismatch
 from milepost.heads import Heads
 from milepost.memory import MemoryStore
 from milepost.observe import Observers
 from milepost.pending import Pending
 from milepost.places import BEFORE, Place, place_of
-from milepost.rebuilt import Rebuilt
 from milepost.retention import Lineage
 from milepost.schema import Schema, Schemas
 from milepost.schema.schema import Verdict
@@ -184,11 +184,11 @@ def lost_channels_are_not_told(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_is_rebuilt_from_others_is_rewritten_after_them(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Rebuilt, "first", lambda _, rows: rows)
+    patch.setattr(Dependents, "first", lambda _, rows: rows)
 
 
 def what_is_rebuilt_beside_is_left_behind(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Rebuilt, "through", lambda *_: set())
+    patch.setattr(Dependents, "of", lambda *_: set())
 
 
 def what_an_older_version_needs_goes(patch: pytest.MonkeyPatch) -> None:

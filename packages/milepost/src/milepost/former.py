@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
 from milepost import maintenance
 from milepost.codec import Codec
+from milepost.dependents import by_depth
 from milepost.errors import Conflict, MilepostError
 from milepost.moving import Place
 from milepost.places import BEFORE, channel_name, kept_space, spaces_of, store_name
 from milepost.schema.image import Image
 from milepost.store import Batch, Chart, CheckpointRow, Snapshot, Store, WriteRow
+from milepost.upgrading import delta_channels
 
 TRIES: Final = 32
 """How often a thread is looked at anew because it was written to."""
@@ -51,9 +54,10 @@ class Former:
             await maintenance.drop_checkpoints(self._store, self._codec, thread, former)
         return len(former)
 
-    async def undo(self, thread: str, only: Place | None = None) -> tuple[int, tuple[str, ...]]:
-        """Put back what was there before. A checkpoint that was written to since stays as it is, unless it is `only`, and
-        with it the namespace that it has moved to. Tells how many were put back, and why others were not."""
+    async def undo(self, thread: str, only: Collection[Place] | None = None) -> tuple[int, tuple[str, ...]]:
+        """Put back what was there before. A checkpoint that was written to since stays as it is, unless it is among `only`,
+        and with it the namespace that it has moved to, and what is rebuilt from it. Tells how many were put back, and why
+        others were not."""
         for _ in range(TRIES):
             chart = await self._store.chart(thread)
             if chart is None:
@@ -61,7 +65,7 @@ class Former:
             there = {(row.ns, row.id): row for row in chart.rows}
             former = {place: _now(place) for place in there if place[0].startswith(BEFORE)}
             if only is not None:
-                former = {place: now for place, now in former.items() if now == only}
+                former = {place: now for place, now in former.items() if now in only}
             originals: dict[Place, Snapshot] = {}
             refused: dict[Place, str] = {}
             for place, now in former.items():
@@ -72,6 +76,7 @@ class Former:
                         refused[now] = f"what is kept of checkpoint {now[1]!r} of thread {thread!r}: {exc.message}"
             if only is None:
                 refused |= await self._touched(thread, chart, originals)
+                refused |= self._resting(thread, there, originals, refused)
             gone = {place for place, now in former.items() if now not in refused}
             rows: list[CheckpointRow] = []
             writes: list[tuple[str, str, WriteRow]] = []
@@ -109,6 +114,51 @@ class Former:
                 why = f"namespace {now!r} of thread {thread!r}, which was {origin!r}, was written to since"
                 refused |= {place: why for place in originals if place[0] == now and place not in refused}
         return refused
+
+    def _resting(
+        self,
+        thread: str,
+        there: Mapping[Place, CheckpointRow],
+        originals: Mapping[Place, Snapshot],
+        refused: Mapping[Place, str],
+    ) -> dict[Place, str]:
+        """The checkpoints that stay as they are because their delta channels are rebuilt from one of `refused`: what they were
+        could not be read above what that is."""
+        stay: dict[Place, str] = {}
+        rows = by_depth(row for row in there.values() if not row.ns.startswith(BEFORE))
+        for row in rows if refused else ():
+            place = (row.ns, row.id)
+            if place in originals and place not in refused:
+                firm = refused.keys() | stay.keys()
+                rest = next((one for one in self._walk(thread, there, originals, place) if one in firm), None)
+                if rest is not None:
+                    stay[place] = (
+                        f"checkpoint {row.id!r} of thread {thread!r} stays as it is, for checkpoint {rest[1]!r} does, which its "
+                        "delta channels are rebuilt from"
+                    )
+        return stay
+
+    def _walk(
+        self,
+        thread: str,
+        there: Mapping[Place, CheckpointRow],
+        originals: Mapping[Place, Snapshot],
+        place: Place,
+    ) -> Iterator[Place]:
+        """The ancestors that the delta channels of what was a checkpoint are rebuilt from."""
+        first = self._codec.header(thread, originals[place].row)
+        missing = delta_channels(first) - first.layouts.keys()
+        seen = {place}
+        row = there[place]
+        while missing and (place := (row.ns, row.parent or "")) in there and place not in seen:
+            yield place
+            seen.add(place)
+            row = there[place]
+            with suppress(MilepostError):  # a damaged one has no value of anything
+                header = self._codec.header(thread, originals[place].row if place in originals else row)
+                # In another version, the names may be those of other channels.
+                if header.stamp == first.stamp:
+                    missing -= header.layouts.keys()
 
     def _original(self, thread: str, chart: Chart, row: CheckpointRow) -> Snapshot:
         """What is kept of a checkpoint, where it belongs."""

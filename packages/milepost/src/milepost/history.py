@@ -39,10 +39,11 @@ class Walk:
         self._walked: set[str] = set()
 
     @property
-    def names(self) -> list[str]:
-        """What the store may have the channels under."""
+    def names(self) -> list[str] | None:
+        """What the store may have the channels under; None for whatever there is."""
         channels = self._writes
-        return [*map(store_name, self._upgrade[0].names(self._upgrade[1], channels) if self._upgrade else channels)]
+        names = self._upgrade[0].names(self._upgrade[1], channels) if self._upgrade else channels
+        return None if names is None else [*map(store_name, names)]
 
     @property
     def over(self) -> bool:

@@ -21,12 +21,12 @@ from milepost.codec import Codec
 from milepost.codec.codec import of_checkpoint
 from milepost.codec.layout import Kept, Layout
 from milepost.codec.shelf import Shelf
+from milepost.dependents import Dependents
 from milepost.errors import Corrupt, InvalidConfig, MilepostError, SchemaMismatch
 from milepost.former import TRIES, Former, busy, is_kept_of, written_to
 from milepost.moving import Moves, Moving, Place
 from milepost.places import BEFORE, channel_name
-from milepost.rebuilding import Rebuilding
-from milepost.rebuilt import Rebuilt
+from milepost.rebuilding import Moved, Rebuilding
 from milepost.retention import live_spans
 from milepost.schema import Schema
 from milepost.schema.image import INTERRUPT, Image
@@ -76,7 +76,7 @@ class _Run:
     """Namespace -> what was copied of it: checkpoint id -> as it was then."""
     asked: set[Place] = field(default_factory=set)
     """The checkpoints whose questions were looked at."""
-    held: dict[Place, Place] = field(default_factory=dict)
+    kept: dict[Place, Place] = field(default_factory=dict)
     """What stays as it is -> the checkpoint that could not be upgraded and is rebuilt from it."""
     stuck: set[str] = field(default_factory=set)
     """Namespaces that stay where they are, because some of their checkpoints cannot be upgraded."""
@@ -167,7 +167,14 @@ class Migrator:
                 break
             if chart is None:
                 break
-            work = await self._work(run, moving, chart)
+            try:
+                work = await self._work(run, moving, chart)
+                batch, images = (Batch(), {}) if work is None or not work.rows else await self._batch(run, chart, work)
+            except Moved:
+                # It was written to meanwhile, and may be another one now.
+                self._codec.reset(thread)
+                run.tries += 1
+                continue
             if work is None:
                 break
             if not work.rows:
@@ -175,7 +182,6 @@ class Migrator:
                 if await self._store.drop(thread, Drop(work.gone), chart.token) is None:
                     run.tries += 1
                 continue
-            batch, images = await self._batch(run, chart, work)
             if batch.rows and await self._store.rewrite(thread, batch, chart.token) is None:
                 # What was learned of new items is void.
                 self._codec.reset(thread)
@@ -195,10 +201,10 @@ class Migrator:
         moves = await moving.of(chart, run.thread, heads)
         run.refused |= moves.refused
         run.stuck |= moves.stuck
-        rebuilt = Rebuilt(self._codec, self._upgrader, run.thread, chart)
+        dependents = Dependents(self._codec, self._upgrader, run.thread, chart)
         looked = heads | self._below(run, chart, heads)
         if not run.history:
-            looked |= rebuilt.through(looked)
+            looked |= dependents.of(looked)
         stale = self._stale(run, chart, moves, looked)
         # The innermost first: what called it is not of this version before it has moved.
         for ns in sorted(moves.spaces, key=lambda ns: (-ns.count("|"), ns)):
@@ -219,7 +225,7 @@ class Migrator:
                 run.refused[row.ns, row.id] = (
                     f"checkpoint {row.id!r} of thread {run.thread!r} made a call of a subgraph that cannot be upgraded"
                 )
-        rows = rebuilt.first([row for row in stale if (row.ns, row.id) not in held])
+        rows = dependents.first([row for row in stale if (row.ns, row.id) not in held])
         if not rows:
             asking = [row for row in chart.rows if (row.ns, row.id) in heads and (row.ns, row.id) not in held]
             rows = [row for row in asking if await self._asks_anew(run, chart, row)]
@@ -330,6 +336,8 @@ class Migrator:
             snapshot = Snapshot(run.thread, row, written_to(chart, row), chart.generation)
             try:
                 images[ns, row.id] = await self._image(snapshot, now)
+            except Moved:
+                raise
             except MilepostError as exc:
                 run.refused[ns, row.id] = exc.message
         if waiting:
@@ -355,11 +363,11 @@ class Migrator:
         writes: list[tuple[str, str, WriteRow]] = []
         packs: list[Pack] = []
         images: dict[Place, Image] = {}
-        rebuilt = Rebuilt(self._codec, self._upgrader, run.thread, chart)
+        dependents = Dependents(self._codec, self._upgrader, run.thread, chart)
         size = 0
         for row in work.rows[:BATCH]:
             ns = row.ns if work.now is None else work.now
-            if (needs := run.held.get((row.ns, row.id))) is not None:
+            if (needs := run.kept.get((row.ns, row.id))) is not None:
                 run.refused[row.ns, row.id] = (
                     f"checkpoint {row.id!r} of thread {run.thread!r} stays as it is: checkpoint {needs[1]!r}, which cannot be "
                     "upgraded, has delta channels that are rebuilt from it"
@@ -368,9 +376,11 @@ class Migrator:
             snapshot = Snapshot(run.thread, row, written_to(chart, row), chart.generation)
             try:
                 image, new, written, fresh = await self._rewritten(snapshot, ns)
+            except Moved:
+                raise
             except MilepostError as exc:
                 run.refused[row.ns, row.id] = exc.message
-                run.held |= dict.fromkeys(rebuilt.by(row), (row.ns, row.id))
+                run.kept |= dict.fromkeys(dependents.needs(row), (row.ns, row.id))
                 if work.now is not None:
                     run.stuck.add(row.ns)
                 continue
@@ -472,7 +482,8 @@ class Migrator:
                 continue  # it was removed, or put again, since
             wrong = self._difference(loaded.snapshots[0], loaded.packs.get(thread, ()), image)
             if wrong is not None:
-                await self._former.undo(thread, only=(ns, id))
+                # With those that it is rebuilt from: they are of the same step, or of a later one.
+                await self._former.undo(thread, only=images.keys())
                 raise Corrupt(
                     f"checkpoint {id!r} of thread {thread!r} was not read back as it was rewritten ({wrong}): what was "
                     "there before was put back",

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -44,7 +45,7 @@ from milepost.migrating import Migrated, Migrator, Mode
 from milepost.observe import Event, Watch, log, thread_hash
 from milepost.overlooking import overlooked, written_keys
 from milepost.places import ATTACHMENTS, BEFORE, NAMED, Place, channel_name, check_thread
-from milepost.rebuilding import Rebuilding
+from milepost.rebuilding import Moved, Rebuilding, again
 from milepost.runs import Run, Spot
 from milepost.schema import Schemas
 from milepost.schema.image import INTERRUPT, Image
@@ -65,7 +66,7 @@ from milepost.unfinished import work_left
 from milepost.upgrading import Upgrader
 
 PAGE = 64
-"""Checkpoints, ancestors or threads fetched at a time."""
+"""Checkpoints or threads fetched at a time."""
 
 TRIES = 4
 """How often a put whose thread moves on to another generation is fitted to it, before everything is sent."""
@@ -170,6 +171,13 @@ class Operations:
         self, side: Side, place: Place, above: Mapping[str, str] | None = None
     ) -> tuple[CheckpointTuple, Image | None] | None:
         """A checkpoint, and where nodes were renamed what is known of its tasks."""
+        if self.upgrader is None or not self.upgrader.frees:
+            return await self._read_once(side, place, above)
+        return await again(partial(self._read_once, side, place, above))
+
+    async def _read_once(
+        self, side: Side, place: Place, above: Mapping[str, str] | None
+    ) -> tuple[CheckpointTuple, Image | None] | None:
         codec, thread = self.codec, place.thread
         with self.watch("get", thread) as event:
             store = await self.open(side)
@@ -221,6 +229,19 @@ class Operations:
                     return loaded
         found = await store.page(Query(thread=thread, ns=row.ns, before=row.id), None, 1)
         return found if found.snapshots else None
+
+    async def _item(self, store: Store, snapshot: Snapshot, shelf: Shelf, ns: str) -> CheckpointTuple | None:
+        """One of a listing; as it is now, if it was rewritten meanwhile, and None if it has gone."""
+        try:
+            past = await self._past(store, snapshot, ns)
+        except Moved:
+            loaded = await store.get(snapshot.thread, snapshot.row.ns, snapshot.row.id)
+            if loaded is None:
+                return None
+            snapshot = loaded.snapshots[0]
+            shelf = self.codec.shelf(snapshot.thread, loaded.packs.get(snapshot.thread, ()))
+            past = await self._past(store, snapshot, ns)
+        return self._tuple(snapshot, shelf, ns, past)[0]
 
     async def _past(self, store: Store, snapshot: Snapshot, ns: str) -> Mapping[str, Any]:
         """See `milepost.rebuilding.Rebuilding.past`; `ns` is the namespace of now."""
@@ -309,8 +330,10 @@ class Operations:
                         if not matches(header.metadata, wanted):
                             continue
                     ns = asked or snapshot.row.ns
-                    past = await self._past(store, snapshot, ns)
-                    item, *_ = self._tuple(snapshot, shelves.get(snapshot.thread) or codec.shelf("", ()), ns, past)
+                    shelf = shelves.get(snapshot.thread) or codec.shelf("", ())
+                    item = await again(partial(self._item, store, snapshot, shelf, ns))
+                    if item is None:
+                        continue
                 except (Corrupt, FormatTooNew, SchemaMismatch, Unserializable) as exc:
                     # Of all threads, one that this release cannot read holds up no other.
                     if query.thread is not None and not isinstance(exc, Corrupt):
@@ -327,8 +350,12 @@ class Operations:
         """See `milepost.saver.Saver.get_delta_channel_history`."""
         with self.watch("history", place.thread):
             store = await self.open(side)
-            space = await self.space(side, store, place, again=True)
-            return await self._rebuilding(store, place.thread, place.ns, space).history(place.id, channels)
+
+            async def walk() -> Mapping[str, DeltaChannelHistory]:
+                space = await self.space(side, store, place, again=True)
+                return await self._rebuilding(store, place.thread, place.ns, space).history(place.id, channels)
+
+            return await again(walk)
 
     def _rebuilding(self, store: Store, thread: str, ns: str, space: str) -> Rebuilding:
         schema = self.upgrader.schema(ns) if self.upgrader else None

@@ -2,26 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from langgraph.checkpoint.base import DeltaChannelHistory
 
 from milepost.codec import Codec, Header
 from milepost.codec.codec import of_checkpoint
 from milepost.collector import unhurried
-from milepost.errors import MilepostError, SchemaMismatch
+from milepost.errors import Conflict, Corrupt, MilepostError, SchemaMismatch
 from milepost.history import Walk
 from milepost.places import Place
 from milepost.schema import Schema
 from milepost.schema.changes import NotDeclared
-from milepost.schema.schema import Where
+from milepost.schema.schema import REFUSED, Where
 from milepost.store import Snapshot, Store
 from milepost.upgrading import Upgrader
 
 PAGE = 64
 """Ancestors fetched at a time, at first; at most four times as many."""
+
+
+TRIES = 8
+"""How often something is read that changes meanwhile."""
+
+T = TypeVar("T")
+
+
+class Moved(Conflict):
+    """A checkpoint was rewritten, or has gone, while its ancestors were read. It is looked for anew."""
+
+
+async def again(read: Callable[[], Awaitable[T]]) -> T:
+    """What `read` gives, which is tried anew while it is `Moved`; for ever it is not."""
+    for _ in range(TRIES - 1):
+        with suppress(Moved):
+            return await read()
+    return await read()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +57,12 @@ class Rebuilding:
     space: str
     """As it is called in the store."""
 
-    async def history(self, id: str | None, channels: Sequence[str]) -> Mapping[str, DeltaChannelHistory]:
+    async def history(
+        self, id: str | None, channels: Sequence[str], *, known: bool = False
+    ) -> Mapping[str, DeltaChannelHistory]:
         """For each channel, what was written before checkpoint `id` (None: the latest), oldest first, since the value that
-        it begins with; that is the ``seed``, if there is one. Raises `Corrupt`, and what upgrading raises."""
+        it begins with; that is the ``seed``, if there is one. Raises `Corrupt`, what upgrading raises, and `Moved` if it goes
+        meanwhile, or is `known` to have been there."""
         if not channels:
             return {}
         place = Place(self.thread, self.space, id)
@@ -50,6 +72,8 @@ class Rebuilding:
             loaded = await self.store.lineage(self.thread, self.space, id, names, after, limit)
             limit = min(2 * limit, 4 * PAGE)  # a snapshot is mostly near; who has none goes a long way
             if loaded is None:
+                if known or after is not None:
+                    raise self._gone(id)
                 break
             with unhurried(len(loaded.snapshots)):
                 further = walk.take(loaded)
@@ -62,7 +86,8 @@ class Rebuilding:
 
     async def past(self, snapshot: Snapshot, header: Header) -> Mapping[str, Any]:
         """The delta channels that a free function on the way of a checkpoint has to see, by their names there, where the
-        checkpoint itself has no value of them. Raises `SchemaMismatch` if they cannot be rebuilt, and `Corrupt`."""
+        checkpoint itself has no value of them. Raises `SchemaMismatch` if they cannot be rebuilt, `Corrupt`, and `Moved` if it
+        is not what it was any more."""
         if self.upgrader is None or self.schema is None:
             return {}
         row = snapshot.row
@@ -71,21 +96,33 @@ class Rebuilding:
             return {}
         midway, channels = wanted
         try:
-            history = await replace(self, schema=midway).history(row.id, list(channels))
+            history = await replace(self, schema=midway).history(row.id, list(channels), known=True)
             return {name: _replayed(name, channel, history[name]) for name, channel in channels.items()}
-        except (SchemaMismatch, NotDeclared) as exc:
+        except (SchemaMismatch, Corrupt, NotDeclared) as exc:
+            # A migration rewrites a checkpoint before what it is rebuilt from.
+            loaded = await self.store.get(self.thread, self.space, row.id)
+            if loaded is None or loaded.snapshots[0].row.header != row.header:
+                raise self._gone(row.id) from exc
+            if isinstance(exc, Corrupt):
+                raise
             raise self.schema.refusal(
                 Where(self.thread, row.ns, row.id),
                 midway.version,
-                "cannot be upgraded",
-                f"the free function's map_state cannot be given the delta channels {', '.join(map(repr, channels))}: {exc}",
+                REFUSED,
+                f"the free function of map_state cannot be given the delta channels {', '.join(map(repr, channels))}, for {exc}",
             ) from exc
+
+    def _gone(self, id: str | None) -> Moved:
+        return Moved(
+            f"checkpoint {id!r} of thread {self.thread!r} was rewritten or removed while it was read: read it again",
+            thread=self.thread,
+        )
 
     async def _values(self, id: str) -> Mapping[str, Any]:
         """What the channels of an ancestor hold."""
         loaded = await self.store.get(self.thread, self.space, id)
         if loaded is None or self.upgrader is None or self.schema is None:
-            return {}
+            raise self._gone(id)
         # What was written to it is not asked for.
         snapshot = replace(loaded.snapshots[0], writes=())
         header = self.codec.header(self.thread, snapshot.row)

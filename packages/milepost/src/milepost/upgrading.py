@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from langgraph.checkpoint.base import PendingWrite, writes_sort_key
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from milepost.codec import Codec, Header
 from milepost.codec.layout import Kept, Layout, is_snapshot
@@ -18,7 +19,18 @@ from milepost.schema.carry import gathered
 from milepost.schema.changes import PLUMBING, Change, NotDeclared
 from milepost.schema.image import BRANCH, CONTROL, INTERRUPT, JOIN, RESUME, SOURCE, START, TASKS, Image, Write
 from milepost.schema.questions import Below, Ids, merged, question_ids
-from milepost.schema.schema import Midway, Schema, Schemas, Step, Verdict, Where, classes_of, current_name, settled
+from milepost.schema.schema import (
+    REFUSED,
+    Midway,
+    Schema,
+    Schemas,
+    Step,
+    Verdict,
+    Where,
+    classes_of,
+    current_name,
+    settled,
+)
 from milepost.schema.sends import sealed, steps_below, unseal
 from milepost.schema.spaces import Read, names_of, respaced
 from milepost.schema.stamps import decode
@@ -193,6 +205,10 @@ class Upgrader:
             image.checkpoint = {**copy.deepcopy(header.checkpoint), "channel_values": checkpoint["channel_values"]}
             image.metadata = dict(header.metadata)
             schema.upgrade(image, verdict, writes, names, past=past)
+            for name in schema.deltas.keys() & image.values.keys():
+                if type(image.values[name]) not in (_DeltaSnapshot, Kept):
+                    # In LangGraph's form, which those who go on from here are known to leave out.
+                    image.values[name] = _DeltaSnapshot(image.values[name])
         else:
             image.writes = settled(gathered(image, [write for some in writes.values() for write in some], names))
         resent = unseal(self._schemas, ns, image, stamped=True)
@@ -244,9 +260,9 @@ class Upgrader:
         source = _Source(where.ns if ns is None else ns, where, found.verdict, found.stamp)
         return self._value(source, found.channel, found.layout, shelf)
 
-    def names(self, schema: Schema, channels: Iterable[str]) -> set[str]:
-        """Every name under which delta channels may be stored."""
-        return {former for channel in channels for former in schema.former_names(channel)}
+    def names(self, schema: Schema, channels: Iterable[str]) -> set[str] | None:
+        """Every name under which delta channels may be stored; None where a free function may give any write to them."""
+        return None if schema.frees else {former for channel in channels for former in schema.former_names(channel)}
 
     def replayed(
         self, schema: Schema, snapshot: Snapshot, shelf: Shelf, sought: Collection[str]
@@ -254,7 +270,8 @@ class Upgrader:
         """The writes of an ancestor to the channels `sought`, as they are now, last first."""
         where = Where(snapshot.thread, snapshot.row.ns, snapshot.row.id)
         for found in sorted(self.located(schema, snapshot, where), key=_order, reverse=True):
-            if current_name(found.verdict, found.channel) in sought:
+            freed = schema.frees and schema.midway(found.verdict) is not None and not found.channel.startswith(PLUMBING)
+            if freed or current_name(found.verdict, found.channel) in sought:
                 value = self.value(where, found, shelf)
                 updates = schema.history_writes(found.verdict, found.channel, value, where)
                 for channel, new in reversed(updates):
@@ -311,7 +328,7 @@ class Upgrader:
             raise schema.refusal(
                 where,
                 verdict.version,
-                "cannot be upgraded",
+                REFUSED,
                 f"the free function of map_state has to see the delta channels {', '.join(map(repr, unknown))}, and nothing says "
                 "by which reducer they are rebuilt as they were: pass deltas={…: DeltaChannel(reducer, type)}",
             )

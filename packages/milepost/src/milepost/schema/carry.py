@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from milepost.places import COUNTERS
-from milepost.schema.changes import Change, NotDeclared
+from milepost.schema.changes import PLUMBING, Change, NotDeclared
 from milepost.schema.image import (
     BRANCH,
     CONTROL,
@@ -33,8 +33,8 @@ _NOWHERE: Final = "__end__"
 
 
 def carry(change: Change, image: Image, writes: Sequence[Write], *, state: bool = True) -> list[Write]:
-    """Apply `change` to the checkpoint, and to `writes`, which are returned; without `state`, a free function is not called.
-    Raises `NotDeclared`."""
+    """Apply `change` to the checkpoint, and to `writes`, which are returned. Without `state`, a free function is not called,
+    and of the state nothing is left. Raises `NotDeclared`."""
     tasks = Tasks(image)
     _keep_channels_apart(change, image, writes)
     _keep_nodes_apart(change, image, writes, tasks)
@@ -46,6 +46,10 @@ def carry(change: Change, image: Image, writes: Sequence[Write], *, state: bool 
         image.metadata[COUNTERS] = _keys(change, counters)
     if state or not change.whole:
         change.amend(image)
+    else:
+        kept = {name: value for name, value in image.values.items() if name.startswith(PLUMBING)}
+        image.checkpoint["channel_values"] = kept
+        image.metadata.pop(COUNTERS, None)
     return carry_writes(change, tasks, writes, _where(image))
 
 

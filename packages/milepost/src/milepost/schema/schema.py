@@ -14,7 +14,7 @@ from milepost.errors import InvalidConfig, SchemaMismatch
 from milepost.schema.carry import carry, carry_update, carry_writes, gathered
 from milepost.schema.changes import Change, ClassName, NotDeclared, check_renames, names, text
 from milepost.schema.image import RESUME, TASKS, Image, Write, is_send
-from milepost.schema.shape import Drift, Shape, deltas_of, drift, kept_type
+from milepost.schema.shape import Drift, Shape, deltas_of, drift, has_name, kept_type
 from milepost.schema.stamps import Stamp, decode, encode
 from milepost.schema.tasks import Tasks
 from milepost.schema.waiting import check_leads, nodes_of, unknown_node
@@ -22,6 +22,8 @@ from milepost.schema.waiting import check_leads, nodes_of, unknown_node
 OnDrift = Literal["warn", "refuse"]
 Classes = Mapping[ClassName, type | ClassName]
 
+REFUSED: Final = "cannot be upgraded"
+"""What is said of a checkpoint of which a change cannot be carried out."""
 _NEWEST: Final = 2**63 - 1
 _KNOWN: Final = 1024
 """Most different stamps whose verdicts are kept."""
@@ -329,13 +331,13 @@ class Schema:
         waiting = dict(writes)
         place = Where(image.thread, image.ns, image.id)
         carried = gathered(image, waiting.pop(verdict.version, ()), names)
-        rebuilt = past
+        seen = past
         try:
             for step in verdict.steps:
                 for change in step.changes:
-                    if change.whole and rebuilt:
-                        image.values.update(rebuilt)
-                        rebuilt = {}
+                    if change.whole and seen:
+                        image.values.update(seen)
+                        seen = {}
                     carried = carry(change, image, carried, state=past is not None)
                 carried += gathered(image, waiting.pop(step.target, ()), names)
             for version, some in waiting.items():
@@ -345,7 +347,7 @@ class Schema:
                         others = carry_writes(change, Tasks(image), others, str(place))
                 carried += others
         except NotDeclared as exc:
-            raise self.refusal(place, verdict.version, "cannot be upgraded", str(exc)) from exc
+            raise self.refusal(place, verdict.version, REFUSED, str(exc)) from exc
         image.writes = settled(carried)
 
     def check_nodes(self, image: Image) -> None:
@@ -380,7 +382,7 @@ class Schema:
                 for change in step.changes:
                     found = [new for old in found for new in carry_update(change, *old, str(place))]
         except NotDeclared as exc:
-            raise self.refusal(place, verdict.version, "cannot be upgraded", str(exc)) from exc
+            raise self.refusal(place, verdict.version, REFUSED, str(exc)) from exc
         return found
 
     def history_seed(self, verdict: Verdict, channel: str, value: Any, place: Where) -> Any:
@@ -393,7 +395,7 @@ class Schema:
                     value = _DeltaSnapshot(new) if snapshot else new
                     channel = change.channel(channel) or channel
         except NotDeclared as exc:
-            raise self.refusal(place, verdict.version, "cannot be upgraded", str(exc)) from exc
+            raise self.refusal(place, verdict.version, REFUSED, str(exc)) from exc
         return value
 
 
@@ -424,24 +426,52 @@ class Midway(Schema):
 
     def channel(self, name: str, table: bytes, stored: str) -> Any:
         """What rebuilds the delta channel `name`, which a checkpoint of shape `table` calls `stored`; None if nothing tells.
-        What the state declares counts if its type and its reducer are those of then."""
+        What the state declares counts if its type and its reducer are those of then, by their names: two partials, objects
+        or lambdas may have one."""
         if name in self._named:
             return self._named[name]
-        return self.deltas.get(name) if kept_type(self.shape, name, table, stored) else None
+        found = self.deltas.get(name)
+        same = found is not None and has_name(found.reducer) and kept_type(self.shape, name, table, stored)
+        return found if same else None
+
+    def refusal(self, place: Where, found: int | None, what: str, advice: str) -> SchemaMismatch:
+        """The error of a checkpoint that is looked at for another one."""
+        lost = f"and no steps lead from there to version {self.version}, in which it is looked at"
+        text = f"{place} {what}: {advice}" if what == REFUSED else f"{place} {what}, {lost}"
+        return SchemaMismatch(
+            text,
+            thread=place.thread,
+            ns=place.ns,
+            checkpoint=place.id,
+            schema=self.name,
+            found=found,
+            expected=self.version,
+        )
 
 
 def settled(writes: Iterable[Write]) -> list[Write]:
-    """One write for each place: of special ones the newest, of ordinary ones the first.
+    """One write for each place: of special ones the newest, of ordinary ones the first. Where an upgrade has made several
+    of one, the others get places of their own behind the last of the task.
 
     A task's answers only become more, so they tell what is newer where releases took turns; otherwise the version does.
     """
     every = list(writes)
     answers = {_origin(write): len(write.value) for write in every if _answers(write)}
-    kept: dict[tuple[str, int], Write] = {}
+    kept: dict[tuple[str, int], list[Write]] = {}
+    last: dict[str, int] = {}
     for write in sorted(every, key=lambda write: (answers.get(_origin(write), 0), write.version, write.origin)):
-        if write.idx < 0 or (write.task, write.idx) not in kept:
-            kept[write.task, write.idx] = write
-    return list(kept.values())
+        place = write.task, write.idx
+        if place in kept and _origin(kept[place][0]) == _origin(write) and write.idx >= 0:
+            kept[place].append(write)
+        elif place not in kept or write.idx < 0:
+            kept[place] = [write]
+        last[write.task] = max(last.get(write.task, -1), write.idx)
+    found = [first for first, *_ in kept.values()]
+    for some in kept.values():
+        for write in some[1:]:
+            last[write.task] += 1
+            found.append(replace(write, idx=last[write.task]))
+    return found
 
 
 def _origin(write: Write) -> tuple[str, int, int]:

@@ -7,7 +7,7 @@ import enum
 import functools
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -81,13 +81,8 @@ class Shape:
 def deltas_of(state: type) -> dict[str, Any]:
     """The delta channels that a state declares: LangGraph's ``DeltaChannel`` in an annotation, as LangGraph makes one of it."""
     found: dict[str, Any] = {}
-    for name, annotated in _fields(state).items():
-        hint = annotated
-        while get_origin(hint) in _WRAPPERS:
-            hint = get_args(hint)[0]
-        typ, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-        while get_origin(typ) in _WRAPPERS:
-            typ = get_args(typ)[0]
+    for name, hint in _fields(state).items():
+        typ, marks = _bare(hint)
         mark: Any = next((one for one in marks if hasattr(one, "from_checkpoint") and not isinstance(one, type)), None)
         if hasattr(mark, "replay_writes"):
             found[name] = type(mark)(mark.reducer, typ, snapshot_frequency=mark.snapshot_frequency)
@@ -126,6 +121,13 @@ def drift(shape: Shape, table: bytes, stored: Iterable[str]) -> Drift:
             sorted(name for key, name in now.items() if key in then and not _is_type(shape, name, then[key]))
         ),
     )
+
+
+def has_name(reducer: object) -> bool:
+    """Whether a reducer is a function that its module and its name tell from others."""
+    if not isinstance(reducer, types.FunctionType | types.BuiltinFunctionType):
+        return False
+    return "<" not in reducer.__qualname__
 
 
 def kept_type(shape: Shape, name: str, table: bytes, stored: str) -> bool:
@@ -177,10 +179,19 @@ def _fields(cls: type) -> dict[str, Any]:
 
 def _managed(hint: Any) -> bool:
     """A value that LangGraph computes (``RemainingSteps``): no channel."""
-    marks = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     return any(
-        isinstance(mark, type) and any(base.__name__ == "ManagedValue" for base in mark.__mro__) for mark in marks
+        isinstance(mark, type) and any(base.__name__ == "ManagedValue" for base in mark.__mro__)
+        for mark in _bare(hint)[1]
     )
+
+
+def _bare(hint: Any) -> tuple[Any, Sequence[Any]]:
+    """A type without what wraps it, and the marks of its annotation."""
+    marks: list[Any] = []
+    while get_origin(hint) in {Annotated, *_WRAPPERS}:
+        hint, *more = get_args(hint)
+        marks += more
+    return hint, marks
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

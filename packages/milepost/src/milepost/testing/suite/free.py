@@ -11,8 +11,9 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot  # LangGraph has no 
 
 from milepost import migrating
 from milepost import schema as ms
-from milepost.errors import SchemaMismatch, Unavailable
+from milepost.errors import Corrupt, SchemaMismatch, Unavailable
 from milepost.places import COUNTERS
+from milepost.rebuilding import Rebuilding
 from milepost.schema import Schema
 from milepost.testing.chain import Chain, at
 from milepost.testing.faults import Plan
@@ -132,6 +133,46 @@ class FreeFunctions(Behaviours):
             assert values["d"] == [f"-{line}".upper() for line in lines]
             assert values["total"] == len(lines)
 
+    @pytest.mark.parametrize("channel", ["d", "n"])
+    async def test_one_write_becomes_several(self, lab: Lab, channel: str) -> None:
+        """Of other channels too: those who go on from there find what the run found."""
+        twice = ms.map_state(
+            lambda state: {"d": state.get("d", []), "log": []},
+            writes=lambda name, value: [("log", value), ("d", value)] if name == channel else [],
+            deltas={"d": Lines()},
+        )
+        chain = Chain(lab.open(schema=FIRST))
+        await chain.put({"n": 1}, metadata=since(0))
+        await chain.writes((channel, "one"), ("other", "x"), (channel, "two"), task="task", path="p")
+        expected = [("task", "log", "one"), ("task", "log", "two"), ("task", "d", "one"), ("task", "d", "two")]
+        saver = lab.open(schema=second(twice))
+        for _ in range(2):
+            found = (await saver.got(chain.latest)).pending_writes or ()
+            written = [one for one in found if one[1] != "__no_writes__"]
+            assert sorted(written, key=expected.index) == expected
+            (told,) = await migrated(saver)
+            assert told.refused == ()
+        chain.saver = saver
+        await chain.put({"n": 2}, changed=("n", "d", "log"), metadata={COUNTERS: {"d": [1, 1], "log": [1, 1]}})
+        history = await saver.history(chain.latest, ["d", "log"])
+        assert [value for _, _, value in history["d"]["writes"]] == ["one", "two"]
+        assert [value for _, _, value in history["log"]["writes"]] == ["one", "two"]
+
+    async def test_a_write_that_waits_is_found_under_its_other_name(self, lab: Lab) -> None:
+        renamed = ms.map_state(
+            lambda state: {"n": state["n"], "e": state.get("d", [])},
+            writes=lambda channel, value: [("e" if channel == "d" else channel, value)],
+            deltas={"d": Lines()},
+        )
+        run = await _thread(lab)
+        saver = run.chain.saver = lab.open(schema=second(renamed))
+        head = run.chain.head
+        assert (await saver.got(run.chain.at(head))).checkpoint["channel_values"]["e"] == run.live
+        await run.chain.put({"n": 9}, changed=("n", "e"), metadata={COUNTERS: {"e": [1, 1]}})
+        for view in (saver, lab.open(schema=second(renamed))):
+            history = (await view.history(run.chain.latest, ["e"]))["e"]
+            assert (history.get("seed"), history["writes"]) == (run.live, [("task 6", "e", "waiting")])
+
     async def test_an_ancestor_of_a_version_before(self, lab: Lab) -> None:
         chain = Chain(lab.open(schema=FIRST))
         await chain.put({"n": 1, "d": _DeltaSnapshot(["seed"])}, metadata=since(0))
@@ -149,7 +190,7 @@ class FreeFunctions(Behaviours):
         # Of what is no more on any way to the version that the function begins with, nobody knows what it was.
         steps = [ms.Step(1, 3, LOUDER), ms.Step(2, 3, LOUDER)]
         saver = lab.open(schema=Schema(FIRST.states, version=3, name="s", upgrades=steps))
-        with pytest.raises(SchemaMismatch, match="cannot be given the delta channels 'd': checkpoint '0001'"):
+        with pytest.raises(SchemaMismatch, match="cannot be given the delta channels 'd', for checkpoint '0001'"):
             await saver.got(chain.latest)
 
     async def test_what_nothing_says_how_to_rebuild_is_refused_before_anything_goes_on(self, lab: Lab) -> None:
@@ -230,6 +271,117 @@ class FreeFunctions(Behaviours):
         (undone,) = await migrated(saver, mode="undo")
         assert (undone.changed, undone.refused) == (told.changed, ())
         assert_same(before, await lab.open(schema=FIRST).list(at("thread")))
+
+    async def test_a_channel_is_rebuilt_from_before_it_was_written_to(self, lab: Lab) -> None:
+        """Another one has its snapshot in between."""
+        chain = Chain(lab.open(schema=FIRST))
+        await chain.put({"n": 1}, changed=("n",))
+        await chain.put({"n": 2, "d": _DeltaSnapshot(["seed"])}, metadata={COUNTERS: {"d": [0, 0]}})
+        for number in (1, 2):
+            await chain.writes(("e", f"line {number}"), task=f"task {number}")
+            counters = {COUNTERS: {"d": [number, number], "e": [number, number]}}
+            await chain.put({"n": 2 + number}, changed=("n", "e"), metadata=counters)
+
+        def change(fails: bool) -> ms.Change:
+            def function(state: dict[str, Any]) -> Mapping[str, Any]:
+                if fails and state["n"] == 4:
+                    raise ValueError("not this one")
+                return {**state, "total": len(state.get("e", ()))}
+
+            return ms.map_state(function, writes=same, deltas={"d": Lines(), "e": Lines()})
+
+        async def totals(saver: Face) -> list[int]:
+            return [one.checkpoint["channel_values"]["total"] for one in await saver.list(at("thread", id=None))]
+
+        failing = lab.open(schema=second(change(fails=True)))
+        (told,) = await migrated(failing, history=True)
+        assert (told.changed, len(told.refused)) == (0, 4)
+        saver = lab.open(schema=second(change(fails=False)))
+        assert await totals(saver) == [2, 1, 0, 0]
+        # The next release goes on from the first one, and is migrated alone.
+        chain.saver = saver
+        await chain.put({"n": 5, "total": 0}, parent="0001", changed=("n", "total"), metadata={COUNTERS: {"d": [1, 1]}})
+        (told,) = await migrated(saver)
+        assert told.refused == ()
+        assert await totals(lab.open(schema=second(change(fails=False)))) == [0, 2, 1, 0, 0]
+
+    async def test_an_undone_migration_leaves_nothing_above_what_stays(self, lab: Lab) -> None:
+        run = await _thread(lab)
+        steps = [ms.Step(1, 2, LOUDER)]
+        middle = lab.open(schema=Schema(FIRST.states, version=2, name="s", upgrades=steps))
+        await migrated(middle, history=True)
+        await _goes_on(run, middle)
+        await run.step(("", "task 7", ["NEXT TOO"]))
+        again = ms.map_state(louder, writes=loudly, deltas={"d": Lines()})
+        third = Schema(FIRST.states, version=3, name="s", upgrades=[*steps, ms.Step(2, 3, again)])
+        last = lab.open(schema=third)
+        expected = [one.checkpoint["channel_values"] for one in await last.list(at("thread"))]
+        (told,) = await migrated(last, history=True)
+        assert told.refused == ()
+        (undone,) = await migrated(last, mode="undo")
+        assert [text for text in undone.refused if "written to since" in text]
+        assert [text for text in undone.refused if "stays as it is" in text]
+        found = [one.checkpoint["channel_values"] for one in await lab.open(schema=third).list(at("thread"))]
+        assert_same(expected, found)
+
+    async def test_what_is_not_read_back_is_put_back_as_a_whole(self, lab: Lab) -> None:
+        run = await _thread(lab)
+        before = await lab.open(schema=FIRST).list(at("thread"))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(migrating.Migrator, "_difference", lambda *_: "a fault")
+            with pytest.raises(Corrupt, match="what was there before was put back"):
+                await migrated(lab.open(schema=SECOND), threads=["thread"], history=True)
+        assert_same(before, await lab.open(schema=FIRST).list(at("thread")))
+        await _check(lab.open(schema=SECOND), run)
+
+    async def test_an_undone_migration_looks_at_writes_alone(self, lab: Lab) -> None:
+        changes = (
+            ms.map_state(lambda state: {"n": str(state["n"])}, writes=lambda name, value: [(name, str(value))]),
+            ms.map_channel("n", lambda text: text + "!"),
+            ms.rename_channel("n", "d"),
+        )
+        chain = Chain(lab.open(schema=FIRST))
+        await chain.put({"n": 1, "d": ["dropped"]})
+        await chain.writes(("n", 2), task="task")
+        saver = lab.open(schema=second(*changes))
+        await migrated(saver)
+        assert (await saver.got(chain.latest)).checkpoint["channel_values"] == {"d": "1!"}
+        (undone,) = await migrated(saver, mode="undo")
+        assert (undone.changed, undone.refused) == (1, ())
+
+    @pytest.mark.parametrize("meanwhile", ["migrated", "migrated as a whole", "pruned"])
+    async def test_what_changes_while_it_is_read_is_read_anew(self, lab: Lab, meanwhile: str) -> None:
+        run = await _thread(lab)
+        saver, other = lab.open(schema=SECOND), lab.open(schema=SECOND)
+        head = run.chain.at()
+        if meanwhile == "pruned":
+            run.chain.saver = other
+            await run.chain.put({"n": 9, "d": _DeltaSnapshot(["NEW"]), "total": 1}, metadata=since(0))
+        history = Rebuilding.history
+        waiting = [True]
+
+        async def slowly(self: Rebuilding, *given: Any, **options: Any) -> Any:
+            if waiting:
+                waiting.clear()
+                if meanwhile == "pruned":
+                    await other.prune(["thread"])
+                else:
+                    await migrated(other, history=meanwhile == "migrated as a whole")
+            return await history(self, *given, **options)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Rebuilding, "history", slowly)
+            found = await saver.get(head)
+            assert not waiting
+            if meanwhile == "pruned":
+                assert found is None
+                return
+            assert found is not None
+            assert found.checkpoint["channel_values"]["d"] == upper(run.live)
+            await migrated(other, mode="undo")
+            waiting.append(True)
+            await _check(saver, run)
+            assert not waiting
 
     async def test_what_a_refused_checkpoint_is_rebuilt_from_stays(self, lab: Lab) -> None:
         run = await _thread(lab)
