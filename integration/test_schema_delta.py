@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from functools import partial
 from typing import Annotated, Any
 
@@ -167,6 +168,68 @@ async def test_a_free_function_sees_what_a_delta_channel_holds(flavour: Flavour,
             history = await flavour.history(graph, ONE)
             there = next(one for one in reversed(history) if one.next == ("z",))
             assert (await flavour.invoke(graph, None, there.config))[key] == [*then(["in", "a", "x"]), "z"]
+
+
+class Listed(TypedDict, total=False):
+    k: str
+    d: Annotated[list[str], operator.add]
+
+
+@pytest.mark.parametrize("mode", ["as it is", "heads", "history"])
+async def test_a_key_that_becomes_a_delta_channel_is_missed_by_nobody(
+    flavour: Flavour, caplog: pytest.LogCaptureFixture, mode: str
+) -> None:
+    with milepost.connect("memory:", schema=_schema(Listed, 1)) as saver:
+        await flavour.invoke(_graph(saver, Listed), {"d": ["in"]}, ONE)
+        new = _after(saver, _schema(Lines, 2, ms.rename_channel("k", "k")))
+        if mode != "as it is":
+            assert [one.refused for one in new.migrate(history=mode == "history")] == [()]
+        graph = _graph(new, Lines)
+        await flavour.update(graph, ONE, {"k": "updated"})
+        assert (await flavour.state(graph, ONE)).values == {"d": ["in", "a"], "k": "updated"}
+        assert (await flavour.invoke(graph, Command(resume="x"), ONE))["d"] == ["in", "a", "x", "z"]
+        assert (await flavour.state(graph, ONE)).values["d"] == ["in", "a", "x", "z"]
+        assert "does not know" not in caplog.text
+
+
+@pytest.mark.parametrize("mode", ["as it is", "heads", "history"])
+async def test_a_delta_channel_that_a_free_function_leaves_out_begins_anew(flavour: Flavour, mode: str) -> None:
+    change = ms.map_state(lambda state: {"k": "was " + state.get("k", "")}, writes=_same, deltas=OLD)
+    with milepost.connect("memory:", schema=_schema(Lines, 1)) as saver:
+        await flavour.invoke(_graph(saver, Lines), {"d": ["in"]}, ONE)
+        new = _after(saver, _schema(Lines, 2, change))
+        if mode != "as it is":
+            assert [one.refused for one in new.migrate(history=mode == "history")] == [()]
+        graph = _graph(new, Lines)
+        assert (await flavour.invoke(graph, Command(resume="x"), ONE))["d"] == ["x", "z"]
+        assert [one.refused for one in new.migrate(history=True)] == [()]
+        assert (await flavour.state(_graph(_after(saver, _schema(Lines, 2)), Lines), ONE)).values["d"] == ["x", "z"]
+
+
+@pytest.mark.parametrize("mode", ["as it is", "heads", "history"])
+async def test_nodes_are_renamed_that_have_run_with_durability_exit(flavour: Flavour, mode: str) -> None:
+    def graph_over(saver: Saver, name: str) -> Graph:
+        builder = graph_of(Lines)
+        builder.add_node(name, lambda _: {"d": ["a"]})
+        builder.add_node("w", lambda _: {"d": [interrupt("?")]})
+        builder.add_edge(START, name)
+        builder.add_edge(name, "w")
+        builder.add_edge("w", END)
+        return builder.compile(checkpointer=saver)
+
+    with milepost.connect("memory:", schema=_schema(Lines, 1)) as saver:
+        old = graph_over(saver, "a")
+        every: list[Any] = [{"d": ["in"]}, Command(resume="x"), {"d": ["again"]}]
+        for asked in every:
+            await flavour.invoke(old, asked, ONE, durability="exit")
+        new = _after(saver, _schema(Lines, 2, ms.rename_node("a", "b")))
+        if mode != "as it is":
+            assert [one.refused for one in new.migrate(history=mode == "history")] == [()]
+        graph = graph_over(new, "b")
+        before = [one.values for one in await flavour.history(old, ONE)] if mode == "as it is" else None
+        found = [one.values for one in await flavour.history(graph, ONE)]
+        assert before is None or found == before
+        assert (await flavour.invoke(graph, Command(resume="y"), ONE))["d"] == ["in", "a", "x", "again", "a", "y"]
 
 
 async def test_an_update_of_what_was_migrated_loses_nothing(flavour: Flavour, caplog: pytest.LogCaptureFixture) -> None:

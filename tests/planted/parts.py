@@ -155,7 +155,7 @@ def failed_writes_are_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def pending_writes_are_not_upgraded(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("milepost.schema.carry.carry_writes", lambda _change, _tasks, writes, _where: list(writes))
+    patch.setattr("milepost.schema.carry.carry_writes", lambda _change, _tasks, writes, *_: list(writes))
 
 
 def unknown_versions_are_taken_as_they_are(patch: pytest.MonkeyPatch) -> None:

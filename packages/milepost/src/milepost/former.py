@@ -174,8 +174,12 @@ class Former:
             return "its namespace has no schema any more"
         image = await self._read(original, now)
         rewritten = {(write.task, write.idx) for write in image.writes}
-        present = chart.writes.get((now, row.id), ())
-        new = {channel_name(write.channel) for write in present if (write.task, write.idx) not in rewritten}
+        over = {write.task for write in image.gone}
+        new = {
+            channel_name(write.channel)
+            for write in chart.writes.get((now, row.id), ())
+            if (write.task, write.idx) not in rewritten and write.task not in over
+        }
         return f"pending writes to {', '.join(map(repr, sorted(new)))}" if new else ""
 
 

@@ -22,7 +22,7 @@ from milepost.codec.codec import of_checkpoint
 from milepost.codec.layout import Kept, Layout
 from milepost.codec.shelf import Shelf
 from milepost.dependents import Dependents
-from milepost.errors import Corrupt, InvalidConfig, MilepostError, SchemaMismatch
+from milepost.errors import Corrupt, InvalidConfig, MilepostError, SchemaMismatch, Unavailable
 from milepost.former import TRIES, Former, busy, is_kept_of, written_to
 from milepost.moving import Moves, Moving, Place
 from milepost.places import BEFORE, channel_name
@@ -31,6 +31,7 @@ from milepost.retention import live_spans
 from milepost.schema import Schema
 from milepost.schema.image import INTERRUPT, Image
 from milepost.schema.questions import asked_as
+from milepost.schema.schema import settled
 from milepost.schema.spaces import depth, upper
 from milepost.schema.stamps import Stamp, decode
 from milepost.store import Batch, Chart, CheckpointRow, Drop, Pack, Snapshot, Store, WriteRow
@@ -80,6 +81,12 @@ class _Run:
     """What stays as it is -> the checkpoint that could not be upgraded and is rebuilt from it."""
     stuck: set[str] = field(default_factory=set)
     """Namespaces that stay where they are, because some of their checkpoints cannot be upgraded."""
+
+    def refuse(self, row: CheckpointRow, why: str, needs: Iterable[Place]) -> None:
+        """A checkpoint stays as it is, and so does what it needs to be rebuilt."""
+        self.refused[row.ns, row.id] = why
+        for place in needs:
+            self.kept.setdefault(place, (row.ns, row.id))
 
     def over(self, place: Place) -> bool:
         return place in self.done or place in self.refused
@@ -222,9 +229,10 @@ class Migrator:
         held |= {(moves.spaces.get(ns, ns), id) for ns, id in held}
         for row in stale:
             if (row.ns, row.id) in held:
-                run.refused[row.ns, row.id] = (
+                why = (
                     f"checkpoint {row.id!r} of thread {run.thread!r} made a call of a subgraph that cannot be upgraded"
                 )
+                run.refuse(row, why, dependents.needs(row))
         rows = dependents.first([row for row in stale if (row.ns, row.id) not in held])
         if not rows:
             asking = [row for row in chart.rows if (row.ns, row.id) in heads and (row.ns, row.id) not in held]
@@ -242,6 +250,8 @@ class Migrator:
         try:
             image = await self._image(Snapshot(run.thread, row, written, chart.generation), row.ns)
             return (await self._asking(image)).writes != image.writes
+        except (Moved, Unavailable):
+            raise
         except MilepostError as exc:
             run.refused[place] = exc.message
             return False
@@ -336,7 +346,7 @@ class Migrator:
             snapshot = Snapshot(run.thread, row, written_to(chart, row), chart.generation)
             try:
                 images[ns, row.id] = await self._image(snapshot, now)
-            except Moved:
+            except (Moved, Unavailable):
                 raise
             except MilepostError as exc:
                 run.refused[ns, row.id] = exc.message
@@ -368,19 +378,19 @@ class Migrator:
         for row in work.rows[:BATCH]:
             ns = row.ns if work.now is None else work.now
             if (needs := run.kept.get((row.ns, row.id))) is not None:
-                run.refused[row.ns, row.id] = (
+                why = (
                     f"checkpoint {row.id!r} of thread {run.thread!r} stays as it is: checkpoint {needs[1]!r}, which cannot be "
                     "upgraded, has delta channels that are rebuilt from it"
                 )
+                run.refuse(row, why, dependents.needs(row))
                 continue
             snapshot = Snapshot(run.thread, row, written_to(chart, row), chart.generation)
             try:
-                image, new, written, fresh = await self._rewritten(snapshot, ns)
-            except Moved:
+                image, new, written, fresh = await self._rewritten(snapshot, ns, _children(chart, row))
+            except (Moved, Unavailable):
                 raise
             except MilepostError as exc:
-                run.refused[row.ns, row.id] = exc.message
-                run.kept |= dict.fromkeys(dependents.needs(row), (row.ns, row.id))
+                run.refuse(row, exc.message, dependents.needs(row))
                 if work.now is not None:
                     run.stuck.add(row.ns)
                 continue
@@ -443,11 +453,17 @@ class Migrator:
 
         return await self._upgrader.called(ns, read)
 
-    async def _rewritten(self, snapshot: Snapshot, ns: str) -> tuple[Image, CheckpointRow, list[WriteRow], list[Pack]]:
-        """A checkpoint as it is to be in namespace `ns`, in memory and encoded."""
+    async def _rewritten(
+        self, snapshot: Snapshot, ns: str, children: Sequence[CheckpointRow]
+    ) -> tuple[Image, CheckpointRow, list[WriteRow], list[Pack]]:
+        """A checkpoint as it is to be in namespace `ns`, in memory and encoded. `children` are those who have gone on from
+        it."""
         codec, thread, row = self._codec, snapshot.thread, snapshot.row
         image = await self._asking(await self._image(snapshot, ns))
         schema = self._upgrader.schema(ns)
+        if image.gone and schema is not None and children:
+            deltas = self._upgrader.deltas(schema, thread, (row, *children))
+            image.writes += settled(write for write in image.gone if write.channel in deltas)
         checkpoint: Any = image.checkpoint
         metadata: Any = image.metadata
         # Where nobody has declared a schema, what is there keeps the stamps that it has.
@@ -544,6 +560,10 @@ class Migrator:
             return False
         serde = self._codec.serde
         return serde.dumps_typed(one) == serde.dumps_typed(other)
+
+
+def _children(chart: Chart, row: CheckpointRow) -> Sequence[CheckpointRow]:
+    return [one for one in chart.rows if one.parent == row.id and one.ns == row.ns]
 
 
 def _heads(rows: Iterable[CheckpointRow]) -> set[Place]:

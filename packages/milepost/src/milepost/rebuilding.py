@@ -129,7 +129,7 @@ class Rebuilding:
         past = await self.past(snapshot, header)
         shelf = self.codec.shelf(self.thread, loaded.packs.get(self.thread, ()))
         try:
-            image, _ = self.upgrader.read(self.schema, snapshot, header, shelf, (self.ns,), past=past)
+            image, _ = self.upgrader.read(self.schema, snapshot, header, shelf, (self.ns,), past=past, waiting=False)
         except MilepostError as exc:
             raise of_checkpoint(exc, self.thread, snapshot.row) from exc
         return image.values

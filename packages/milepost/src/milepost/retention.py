@@ -225,7 +225,7 @@ class Lineage:
         """`kept`, and the ancestors that their delta channels are rebuilt from: up to the nearest one with a value. One of
         another schema's version is upgraded as a whole for that, so that what it needs is needed too."""
         needed = set(kept)
-        ahead = list(needed)
+        ahead = [*needed, *self._originals(needed)]
         # Per ancestor, the channels that were looked for there: what one walk found the next one need not.
         sought: dict[Place, set[str]] = {}
         for place in ahead:
@@ -234,12 +234,12 @@ class Lineage:
             stamp = None if facts is None else facts.stamp
             missing = set(facts.deltas) - set(facts.channels) if facts is not None else set[str]()
             parent = row.parent
-            while missing and parent is not None and (above := self.rows.get((row.ns, parent))) is not None:
+            while missing and parent is not None and (above := self._above(row.ns, parent)) is not None:
                 before = sought.setdefault((above.ns, above.id), set())
                 missing -= before
                 before |= missing
                 if missing:
-                    needed.add((above.ns, above.id))
+                    needed |= self._both(above)
                     facts = self.facts(above)
                     if facts is None:
                         break
@@ -249,6 +249,21 @@ class Lineage:
                     missing -= set(facts.channels)
                 parent = above.parent
         return needed
+
+    def _above(self, ns: str, parent: str) -> Mark | None:
+        """A parent in a namespace; of what a migration keeps, the kept one if it was rewritten too."""
+        found = self.rows.get((ns, parent))
+        return self.rows.get((spaces_of(ns)[0], parent)) if found is None and ns.startswith(BEFORE) else found
+
+    def _both(self, row: Mark) -> set[Place]:
+        """A checkpoint; of what a migration keeps, with the one that it would be put in the place of."""
+        places = {(row.ns, row.id)}
+        return places | {(spaces_of(row.ns)[0], row.id)} & self.rows.keys() if row.ns.startswith(BEFORE) else places
+
+    def _originals(self, places: Collection[Place]) -> list[Place]:
+        """What a migration keeps of some checkpoints: put back, they are rebuilt from the same ancestors."""
+        beside = (row for ns, rows in self.spaces.items() if ns.startswith(BEFORE) for row in rows)
+        return [(row.ns, row.id) for row in beside if (spaces_of(row.ns)[0], row.id) in places]
 
     def kept(
         self, policies: Sequence[Retention], thread: str, now: float, held: Collection[Place] = frozenset()

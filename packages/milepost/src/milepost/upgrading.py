@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -13,10 +14,10 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from milepost.codec import Codec, Header
 from milepost.codec.layout import Kept, Layout, is_snapshot
 from milepost.codec.shelf import Shelf
-from milepost.errors import SchemaMismatch
+from milepost.errors import MilepostError, SchemaMismatch
 from milepost.places import COUNTERS, channel_name
 from milepost.schema.carry import gathered
-from milepost.schema.changes import PLUMBING, Change, NotDeclared
+from milepost.schema.changes import PLUMBING, Change, NotDeclared, add
 from milepost.schema.image import BRANCH, CONTROL, INTERRUPT, JOIN, RESUME, SOURCE, START, TASKS, Image, Write
 from milepost.schema.questions import Below, Ids, merged, question_ids
 from milepost.schema.schema import (
@@ -172,12 +173,13 @@ class Upgrader:
         *,
         past: Mapping[str, Any] | None,
         keep: bool = False,
+        waiting: bool = True,
     ) -> tuple[Image, bool]:
         """A checkpoint with its writes in LangGraph's order, and whether its values are others than what is stored. With
         `keep`, values that no change speaks of are `Kept`.
 
         `names` are what releases call its namespace, the oldest first. `past` is what `milepost.rebuilding` finds; None
-        where the writes alone are wanted. Raises `SchemaMismatch`, and what decoding raises.
+        where the writes alone are wanted. Without `waiting`, it may wait for a node that the schema does not have. Raises `SchemaMismatch`, and what decoding raises.
         """
         thread, row = snapshot.thread, snapshot.row
         where = Where(thread, row.ns, row.id)
@@ -205,14 +207,19 @@ class Upgrader:
             image.checkpoint = {**copy.deepcopy(header.checkpoint), "channel_values": checkpoint["channel_values"]}
             image.metadata = dict(header.metadata)
             schema.upgrade(image, verdict, writes, names, past=past)
-            for name in schema.deltas.keys() & image.values.keys():
-                if type(image.values[name]) not in (_DeltaSnapshot, Kept):
+            freed = schema.frees and past is not None and schema.midway(verdict) is not None
+            for name, channel in schema.deltas.items():
+                if freed and name not in image.values:
+                    # Whatever its ancestors have of it, it begins here.
+                    add(image, name, channel.from_checkpoint(None).get())
+                if name in image.values and type(image.values[name]) not in (_DeltaSnapshot, Kept):
                     # In LangGraph's form, which those who go on from here are known to leave out.
                     image.values[name] = _DeltaSnapshot(image.values[name])
         else:
             image.writes = settled(gathered(image, [write for some in writes.values() for write in some], names))
         resent = unseal(self._schemas, ns, image, stamped=True)
-        schema.check_nodes(image)
+        if waiting:
+            schema.check_nodes(image)
         image.writes.sort(key=lambda write: writes_sort_key(write.path, write.task, write.idx))
         return image, changed or resent
 
@@ -251,7 +258,8 @@ class Upgrader:
         """The pending writes of a checkpoint, with what their stamps mean."""
         for row in snapshot.writes:
             layout, stamp = self._codec.write_layout(snapshot.thread, where.ns, where.id, row)
-            yield Found(row, channel_name(row.channel), layout, schema.judge(stamp, where), stamp)
+            if schema.takes_up(stamp, where):
+                yield Found(row, channel_name(row.channel), layout, schema.judge(stamp, where), stamp)
 
     def value(self, where: Where, found: Found, shelf: Shelf, ns: str | None = None) -> Any:
         """The value of a write as it is stored; None where an upgrade drops it unread. `ns` is the namespace of now."""
@@ -288,6 +296,7 @@ class Upgrader:
             if not channel.startswith(PLUMBING)
             and untouched(changes, channel)
             and (name := current_name(verdict, channel)) is not None
+            and not _becomes_delta(schema, name, layout)
         }
 
     def made(
@@ -334,6 +343,16 @@ class Upgrader:
             )
         return (midway, channels) if channels else None
 
+    def deltas(self, schema: Schema, thread: str, rows: Iterable[CheckpointRow]) -> set[str]:
+        """The delta channels that any of `rows` has, or that the state declares, by their names of now."""
+        found = {*schema.deltas}
+        for row in rows:
+            with suppress(MilepostError):  # one that nobody can read tells nothing
+                header = self._codec.header(thread, row)
+                verdict = schema.judge(header.stamp, Where(thread, row.ns, row.id))
+                found |= {name for one in delta_channels(header) if (name := current_name(verdict, one)) is not None}
+        return found
+
     def unsettled(self, thread: str, row: CheckpointRow) -> set[str]:
         """The delta channels of a checkpoint, by their names of now, that are rebuilt from its ancestors."""
         schema, header = self.schema(row.ns), self._codec.header(thread, row)
@@ -361,8 +380,11 @@ class Upgrader:
         return schema.history_seed(seed.verdict, seed.channel, value, seed.where)
 
     def _values(self, source: _Source, header: Header, shelf: Shelf, stays: Stays) -> dict[str, Any]:
+        schema = self._schemas.of(source.ns)
         return {
-            channel: Kept(layout) if stays(source.verdict, channel) else self._value(source, channel, layout, shelf)
+            channel: Kept(layout)
+            if stays(source.verdict, channel) and not _becomes_delta(schema, channel, layout)
+            else self._value(source, channel, layout, shelf)
             for channel, layout in header.layouts.items()
             if not _unread(source.verdict, channel)
         }
@@ -435,6 +457,11 @@ def delta_channels(header: Header) -> set[str]:
     return {name for name in counted if name in versions} | {
         name for name, layout in header.layouts.items() if is_snapshot(layout)
     }
+
+
+def _becomes_delta(schema: Schema | None, channel: str, layout: Layout) -> bool:
+    """Whether a delta channel's value is still that of a plain key."""
+    return schema is not None and channel in schema.deltas and not is_snapshot(layout)
 
 
 def _renamed(change: Change, names: Iterable[str]) -> set[str]:

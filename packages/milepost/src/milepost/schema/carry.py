@@ -50,13 +50,20 @@ def carry(change: Change, image: Image, writes: Sequence[Write], *, state: bool 
         kept = {name: value for name, value in image.values.items() if name.startswith(PLUMBING)}
         image.checkpoint["channel_values"] = kept
         image.metadata.pop(COUNTERS, None)
-    return carry_writes(change, tasks, writes, _where(image))
+    return carry_writes(change, tasks, writes, _where(image), image.gone)
 
 
-def carry_writes(change: Change, tasks: Tasks, writes: Sequence[Write], where: str) -> list[Write]:
-    """Apply `change` to pending writes alone. Raises `NotDeclared`."""
+def carry_writes(
+    change: Change, tasks: Tasks, writes: Sequence[Write], where: str, gone: list[Write] | None = None
+) -> list[Write]:
+    """Apply `change` to pending writes alone, and to those in `gone`, which become more by those whose task is no more.
+    Raises `NotDeclared`."""
     carried: list[Write] = []
-    found = [(write, moved) for write in writes if (moved := tasks.moved(change, write)) is not None]
+    every = [(write, tasks.moved(change, write)) for write in writes]
+    found = [(write, moved) for write, moved in every if moved is not None]
+    if gone is not None:
+        left = [write for write, moved in every if moved is None and write.idx >= 0]
+        gone[:] = [one for write in (*gone, *left) for one in _left(change, write, where)]
     made: dict[str, str] = {}
     for write, moved in found:
         if made.setdefault(moved.task, write.task) != write.task:
@@ -73,6 +80,15 @@ def carry_writes(change: Change, tasks: Tasks, writes: Sequence[Write], where: s
         for channel, value in updates:
             carried.append(_moved(write, moved, channel, value, spaces))
     return carried
+
+
+def _left(change: Change, write: Write, where: str) -> list[Write]:
+    """What becomes of a write whose task is no more. Nothing, where the change says nothing about it."""
+    try:
+        updates = carry_update(change, write.channel, write.value, where)
+        return [replace(write, channel=channel, value=value) for channel, value in updates]
+    except NotDeclared:
+        return []
 
 
 def _moved(write: Write, moved: Moved, channel: str, value: Any, spaces: Sequence[tuple[str, str]]) -> Write:

@@ -132,18 +132,11 @@ class _MapChannel(Change):
     def update(self, channel: str, value: Any) -> Any:
         if channel != self._name:
             return value
-        whole = _overwriting(value)
-        return self._update(value) if whole is None else whole[1](self._value(whole[0]))
-
-
-def _overwriting(value: Any) -> tuple[Any, Callable[[Any], Any]] | None:
-    """Of an update that takes the place of a channel's value, in either form that LangGraph knows: the value, and how another
-    one does the same. None for any other update."""
-    if value.__class__ is dict and set(value) == {"__overwrite__"}:
-        return value["__overwrite__"], lambda new: {"__overwrite__": new}
-    if type(value).__name__ == "Overwrite" and type(value).__module__ == "langgraph.types":
-        return value.value, type(value)
-    return None
+        if value.__class__ is dict and set(value) == {"__overwrite__"}:
+            return {"__overwrite__": self._value(value["__overwrite__"])}
+        if type(value).__name__ == "Overwrite" and type(value).__module__ == "langgraph.types":
+            return type(value)(self._value(value.value))
+        return self._update(value)
 
 
 class _RenameNode(Change):
@@ -213,11 +206,9 @@ class _MapState(Change):
                 "becomes of writes: pass map_state(function, writes=…)"
             )
         what = "the function of map_state for writes"
-        whole = _overwriting(value)
-        given = value if whole is None else whole[0]
-        found: list[tuple[str, Any]] = _result(what, _written, self._writes, channel, given)
+        found: list[tuple[str, Any]] = _result(what, _written, self._writes, channel, value)
         _check_keys(what, (name for name, _ in found))
-        return found if whole is None else [(name, whole[1](new)) for name, new in found]
+        return found
 
     def amend(self, image: Image) -> None:
         values = image.values
@@ -394,7 +385,7 @@ def map_state(
     checkpoint is refused when read.
 
     What tasks have written and no step has taken up yet is given to `writes`, one write at a time, which returns what is
-    written instead (of an ``Overwrite``, its value: what is returned overwrites too); so is each key of the input of a run that has not begun, and of the argument of a pending send.
+    written instead (an ``Overwrite`` comes as it is); so is each key of the input of a run that has not begun, and of the argument of a pending send.
     Without it, a checkpoint with any of these is refused.
     """
     for name, channel in (deltas or {}).items():

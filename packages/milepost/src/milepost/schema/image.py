@@ -52,6 +52,8 @@ class Image:
     writes: list[Write] = field(default_factory=list)
     version: int | None = None
     """Of the schema, when the checkpoint was stored."""
+    gone: list[Write] = field(default_factory=list)
+    """Writes of tasks that are no more: where a step has taken them up, delta channels are rebuilt from them."""
 
     @property
     def values(self) -> dict[str, Any]:

@@ -307,6 +307,10 @@ class Schema:
             expected=self.version,
         )
 
+    def takes_up(self, stamp: bytes | None, place: Where) -> bool:
+        """Whether a write with this stamp counts. Where one does that nobody here can read, `judge` says so."""
+        return True
+
     def drifted(self, verdict: Verdict, stored: Iterable[str]) -> Drift:
         """How the stored shape of `verdict` differs from the schema's."""
         return drift(self.shape, verdict.table or b"", stored)
@@ -344,7 +348,7 @@ class Schema:
                 others = gathered(image, some, names)
                 for step in self._along(version, place).steps:
                     for change in step.changes:
-                        others = carry_writes(change, Tasks(image), others, str(place))
+                        others = carry_writes(change, Tasks(image), others, str(place), image.gone)
                 carried += others
         except NotDeclared as exc:
             raise self.refusal(place, verdict.version, REFUSED, str(exc)) from exc
@@ -424,6 +428,14 @@ class Midway(Schema):
         # Which shape the state had then, nobody declares.
         return Verdict(found.version, (*found.steps, *self._rest))
 
+    def takes_up(self, stamp: bytes | None, place: Where) -> bool:
+        # What a newer release has written to a checkpoint, the one that went on from there has not seen.
+        try:
+            self.judge(stamp, place)
+        except SchemaMismatch:
+            return False
+        return True
+
     def channel(self, name: str, table: bytes, stored: str) -> Any:
         """What rebuilds the delta channel `name`, which a checkpoint of shape `table` calls `stored`; None if nothing tells.
         What the state declares counts if its type and its reducer are those of then, by their names: two partials, objects
@@ -451,26 +463,25 @@ class Midway(Schema):
 
 def settled(writes: Iterable[Write]) -> list[Write]:
     """One write for each place: of special ones the newest, of ordinary ones the first. Where an upgrade has made several
-    of one, the others get places of their own behind the last of the task.
+    of one, the task's are numbered anew, in order.
 
     A task's answers only become more, so they tell what is newer where releases took turns; otherwise the version does.
     """
     every = list(writes)
     answers = {_origin(write): len(write.value) for write in every if _answers(write)}
     kept: dict[tuple[str, int], list[Write]] = {}
-    last: dict[str, int] = {}
     for write in sorted(every, key=lambda write: (answers.get(_origin(write), 0), write.version, write.origin)):
         place = write.task, write.idx
         if place in kept and _origin(kept[place][0]) == _origin(write) and write.idx >= 0:
             kept[place].append(write)
         elif place not in kept or write.idx < 0:
             kept[place] = [write]
-        last[write.task] = max(last.get(write.task, -1), write.idx)
-    found = [first for first, *_ in kept.values()]
-    for some in kept.values():
-        for write in some[1:]:
-            last[write.task] += 1
-            found.append(replace(write, idx=last[write.task]))
+    several = {task for (task, _), some in kept.items() if len(some) > 1}
+    found = [write for (task, idx), some in kept.items() if idx < 0 or task not in several for write in some]
+    for task in several:
+        places = sorted(idx for one, idx in kept if one == task and idx >= 0)
+        ordered = (write for idx in places for write in kept[task, idx])
+        found += (replace(write, idx=number) for number, write in enumerate(ordered))
     return found
 
 

@@ -23,6 +23,7 @@ _PULLED: Final = f"~{_PULL}, "
 _PUSHED, _OF_SEND = f"~{_PUSH}, ", ", 0000000000"
 _SENT: Final = re.compile(rf"{_PUSHED}([0-9]{{10}}){_OF_SEND}")
 _CALLED: Final = re.compile(rf"~{_PUSH}, (~.*), ([0-9]{{10}}), 0000000001", re.DOTALL)
+_AT_EXIT: Final = re.compile(r"([0-9]{8}|f{8})-([0-9a-f]{4})-([0-9a-f]{4})-[0-9a-f]{4}-[0-9a-f]{12}")
 _HANDLER: Final = "node_error_handler"
 _HANDLED: Final = f", {_HANDLER}, 0000000000"
 """Ends the path of the task that handles the error of another one, whose path is before it."""
@@ -31,6 +32,8 @@ _OWN_HANDLER: Final = "__error_handler__"
 _EVERY_HANDLER: Final = "__default_error_handler__"
 _JOINS: Final = 6
 """Most joins into one node of which every combination is tried."""
+_STEPS: Final = 10_000
+"""Most steps of one run whose writes are stored with one checkpoint. The more, the likelier an id is taken for such a one."""
 _CALLS: Final = 256
 """Most calls of one task among which one is looked for."""
 ANSWERS: Final = 64
@@ -83,7 +86,7 @@ class Tasks:
     def _pulled(self, change: Change, write: Write, name: str) -> Moved | None:
         new = change.node(name)
         if new is None or change.restarts(name):
-            return None
+            return _same(write) if self._at_exit(write) else None
         sets = tuple(self._triggers(name))
         stays = new == name and self._after == self._parent
         if stays and all(change.channel(trigger) == trigger for triggers in sets for trigger in triggers):
@@ -185,7 +188,19 @@ class Tasks:
     def _moved(self, name: str, task: str, new: str, now: str, path: str) -> Moved:
         return Moved(now, path, f"{self._parent}{name}:{task}", f"{self._after}{new}:{now}")
 
+    def _at_exit(self, write: Write) -> bool:
+        """Whether a write is one to a delta channel that LangGraph stored at the end of a run with durability "exit", under an
+        id that tells the step (``exit_delta_task_id`` and ``exit_delta_late_task_id`` of its ``pregel/_checkpoint.py``): no
+        task ever has that."""
+        found = _AT_EXIT.fullmatch(write.task)
+        if found is None or not isinstance(self._step, int):
+            return False
+        step = int(found[2] + found[3], 16) if found[1] == "ffffffff" else int(found[1])
+        return 0 <= step - self._step <= _STEPS
+
     def _unproven(self, write: Write, name: str, advice: str = "") -> Moved:
+        if self._at_exit(write):
+            return _same(write)
         raise NotDeclared(
             f"{self._where} has a pending write of task {write.task!r}, of node {name!r} or what it called, and its id "
             f"is not the one that this release of Milepost computes for it: {advice}finish the thread with the release that it "

@@ -383,6 +383,77 @@ class FreeFunctions(Behaviours):
             await _check(saver, run)
             assert not waiting
 
+    async def test_what_stays_keeps_what_it_needs_itself(self, lab: Lab) -> None:
+        """Two channels whose snapshots alternate: what the one is rebuilt from has another one's further up."""
+        chain = Chain(lab.open(schema=FIRST))
+        await chain.put({"n": 1, "d": _DeltaSnapshot(["seed"])}, metadata={COUNTERS: {"d": [0, 0], "e": [1, 1]}})
+        await chain.writes(("d", "one"), ("e", "one"), task="1")
+        await chain.put({"n": 2}, changed=("n", "d", "e"), metadata={COUNTERS: {"d": [1, 1], "e": [2, 2]}})
+        await chain.writes(("d", "two"), ("e", "two"), task="2")
+        await chain.put({"n": 3, "e": _DeltaSnapshot(["one", "two"])}, metadata={COUNTERS: {"d": [2, 2], "e": [0, 0]}})
+        await chain.writes(("d", "three"), ("e", "three"), task="3")
+        values = {"n": 4, "d": _DeltaSnapshot(["seed", "one", "two", "three"])}
+        await chain.put(values, changed=("n", "d", "e"), metadata={COUNTERS: {"d": [0, 0], "e": [1, 1]}})
+
+        def change(fails: int) -> ms.Change:
+            def function(state: dict[str, Any]) -> Mapping[str, Any]:
+                if state["n"] == fails:
+                    raise ValueError("not this one")
+                return {**state, "total": [len(state.get(name, ())) for name in "de"]}
+
+            return ms.map_state(function, writes=same, deltas={"d": Lines(), "e": Lines()})
+
+        async def totals() -> list[list[int]]:
+            saver = lab.open(schema=second(change(0)))
+            return [one.checkpoint["channel_values"]["total"] for one in await saver.list(at("thread"))]
+
+        before = await totals()
+        assert before == [[4, 3], [3, 2], [2, 1], [1, 0]]
+        (told,) = await migrated(lab.open(schema=second(change(4))), history=True)
+        assert (told.changed, len(told.refused)) == (0, 4)
+        assert await totals() == before
+        (told,) = await migrated(lab.open(schema=second(change(0))), history=True)
+        assert (told.changed, told.refused) == (4, ())
+        assert await totals() == before
+
+    async def test_what_the_store_does_not_answer_is_no_refusal(self, lab: Lab) -> None:
+        run = await _thread(lab)
+        plan = Plan()
+        faulty = lab.faulty(plan, schema=SECOND)
+        await faulty.setup()
+        for number in range(64):
+            plan.arm("before", number, times=4)
+            ended = False
+            try:
+                (told,) = await migrated(faulty, threads=["thread"], history=True)
+                ended = True
+                assert told.refused == ()
+            except Unavailable:
+                pass
+            plan.disarm()
+            await _check(lab.open(schema=SECOND), run)
+            if ended:
+                return
+        raise AssertionError("a migration has no end")
+
+    @pytest.mark.parametrize("history", [False, True])
+    async def test_what_is_kept_for_an_undo_is_not_pruned_away(self, lab: Lab, history: bool) -> None:
+        run = await _thread(lab)
+        head = run.chain.at()
+        saver = lab.open(schema=SECOND)
+        await migrated(saver, history=history)
+        await saver.prune(["thread"])
+        (undone,) = await migrated(saver, mode="undo")
+        assert undone.refused == ()
+        assert await rebuilt(lab.open(schema=FIRST), head) == run.live
+        assert (await saver.got(head)).checkpoint["channel_values"]["d"] == upper(run.live)
+
+    async def test_what_a_newer_release_has_written_to_an_ancestor_is_not_seen(self, lab: Lab) -> None:
+        run = await _thread(lab)
+        run.chain.saver = lab.open(schema=SECOND)
+        await run.chain.writes(("d", "NEWER"), id="0005", task="newer")
+        await _check(lab.open(schema=SECOND), run)
+
     async def test_what_a_refused_checkpoint_is_rebuilt_from_stays(self, lab: Lab) -> None:
         run = await _thread(lab)
 

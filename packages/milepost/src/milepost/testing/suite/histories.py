@@ -172,6 +172,27 @@ class Histories(Behaviours):
         await alone.prune(["thread"])
         assert await rebuilt(alone, chain.latest) == expected
 
+    @pytest.mark.parametrize("kind", ["dropped", "restarted"])
+    @pytest.mark.parametrize("history", [False, True])
+    async def test_what_a_node_that_is_no_more_has_written_stays(self, lab: Lab, kind: str, history: bool) -> None:
+        chain = Chain(lab.open(schema=FIRST))
+        await chain.put({"n": 0})
+        for number in range(1, 4):
+            await chain.writes(("d", f"line {number}"), ("n", 0), task=f"task {number}", path="~__pregel_pull, gone")
+            await chain.put({"n": number}, changed=("n", "d"), metadata=since(number))
+        await chain.writes(("d", "waiting"), task="task", path="~__pregel_pull, gone")
+        saver = lab.open(schema=second(ms.drop_node("gone", to="other" if kind == "restarted" else None)))
+        expected = ["line 1", "line 2", "line 3"]
+        assert await rebuilt(saver, chain.latest) == expected
+        (told,) = await migrated(saver, history=history)
+        assert (told.changed, told.refused) == (4, ())
+        found = await lab.open(schema=second()).got(chain.latest)
+        assert found.pending_writes == []
+        for view in (saver, lab.open(schema=second())):
+            assert await rebuilt(view, chain.latest) == expected
+        await migrated(saver, mode="undo")
+        assert await rebuilt(lab.open(schema=FIRST), chain.latest) == expected
+
     async def test_compaction_waits_until_the_head_is_of_this_version(self, lab: Lab) -> None:
         chain = Chain(lab.open(schema=FIRST))
         await chain.put({"n": 1, "d": ["a", "b"]})
