@@ -10,7 +10,7 @@ import itertools
 import select
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from milepost.collector import unhurried
 from psycopg import AsyncConnection, Connection, errors
@@ -23,7 +23,11 @@ from psycopg.waiting import Ready, Wait
 
 from milepost_postgres.request import Step
 
+T = TypeVar("T")
 Row = tuple[Any, ...]
+
+PIECES = 32
+"""Read in a row, at most, before others have their turn."""
 
 PROBE = b"""SELECT CASE WHEN pg_backend_pid() = %s THEN
     set_config('jit', 'off', false) || set_config('plan_cache_mode', 'force_generic_plan', false) END IS NOT NULL"""
@@ -74,6 +78,25 @@ class Line:
         self._pgconn.exit_pipeline_mode()
         return [self._load(result) for result in results]
 
+    def eager(self, talk: PQGen[T]) -> PQGen[T]:
+        """`talk`, which reads on without going through the event loop where more of an answer has come in already.
+
+        An answer comes in pieces of some 16 KB, and a round through the loop takes longer than to read one.
+        """
+        left = 0
+        try:
+            wanted = next(talk)
+            while True:
+                if wanted == Wait.R and left and self._poll.poll(0):
+                    left -= 1
+                    wanted = talk.send(Ready.R)
+                else:
+                    left = PIECES
+                    wanted = talk.send((yield wanted))
+        except StopIteration as done:
+            found: T = done.value
+            return found
+
     def _send(self, step: Step, *, prepare: bool) -> None:
         text, values = step
         formats = (Format.BINARY,) * len(values)
@@ -119,7 +142,7 @@ class AsyncLink:
 
     async def run(self, steps: Sequence[Step]) -> list[list[Row]]:
         """As `Link.run`."""
-        return await self.connection.wait(self.line.talk(steps))
+        return await self.connection.wait(self.line.eager(self.line.talk(steps)))
 
 
 # Several stores may work on one connection: what is prepared there is known to all of them.
