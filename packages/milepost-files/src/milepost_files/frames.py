@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import struct
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import ormsgpack
+from milepost.checksums import crc32
 from milepost.store import Pack, Span
 
 Facet = str | int | float | bool
@@ -69,8 +69,8 @@ def encode(log: int, at: float, records: Sequence[Record], blobs: Sequence[bytes
     """A frame with these records and the blobs they announce."""
     manifest = ormsgpack.packb((at, records))
     body = b"".join(blobs)
-    head = _HEAD.pack(MAGIC, log, len(manifest), len(body), zlib.crc32(manifest))
-    data = b"".join((head, zlib.crc32(head).to_bytes(4, "little"), manifest, body))
+    head = _HEAD.pack(MAGIC, log, len(manifest), len(body), crc32(manifest))
+    data = b"".join((head, crc32(head).to_bytes(4, "little"), manifest, body))
     return Frame(at, records, data, HEADER.size + len(manifest))
 
 
@@ -79,14 +79,14 @@ def parse_head(data: bytes | memoryview) -> Head | None:
     if len(data) < HEADER.size:
         return None
     magic, log, manifest, body, crc, check = HEADER.unpack_from(data)
-    if magic != MAGIC or manifest > MAX_MANIFEST or zlib.crc32(data[: HEADER.size - 4]) != check:
+    if magic != MAGIC or manifest > MAX_MANIFEST or crc32(data[: HEADER.size - 4]) != check:
         return None
     return Head(log, manifest, body, crc)
 
 
 def parse_manifest(head: Head, data: bytes | memoryview) -> tuple[float, list[Record]] | None:
     """When the frame was written, and its records; None when the manifest does not verify."""
-    if len(data) != head.manifest or zlib.crc32(data) != head.crc:
+    if len(data) != head.manifest or crc32(data) != head.crc:
         return None
     at, records = ormsgpack.unpackb(data)
     return at, records
@@ -96,12 +96,12 @@ def seal(meta: object, value: bytes) -> bytes:
     """The blob of a checkpoint or a pending write: what goes with it, and the codec's bytes."""
     packed = ormsgpack.packb(meta)
     rest = b"".join((len(packed).to_bytes(4, "little"), packed, value))
-    return zlib.crc32(rest).to_bytes(4, "little") + rest
+    return crc32(rest).to_bytes(4, "little") + rest
 
 
 def sound(blob: bytes | memoryview) -> bool:
     """Whether a blob made by `seal` verifies."""
-    return len(blob) >= _BLOB.size and zlib.crc32(blob[4:]) == int.from_bytes(blob[:4], "little")
+    return len(blob) >= _BLOB.size and crc32(blob[4:]) == int.from_bytes(blob[:4], "little")
 
 
 def unseal(blob: bytes) -> tuple[Any, bytes]:
@@ -129,17 +129,17 @@ def spans_of(numbers: Sequence[int]) -> tuple[Span, ...]:
 
 def pack_record(pack: Pack) -> Record:
     """The record that announces a pack."""
-    return [PACK, pack.writer, pack.first, pack.count, len(pack.data), zlib.crc32(pack.data)]
+    return [PACK, pack.writer, pack.first, pack.count, len(pack.data), crc32(pack.data)]
 
 
 def checksum(data: bytes) -> int:
     """What a pack record says of its blob."""
-    return zlib.crc32(data)
+    return crc32(data)
 
 
 def intact(data: bytes, record: Record) -> bool:
     """Whether `data` is what the pack record says."""
-    return (len(data), zlib.crc32(data)) == (record[4], record[5])
+    return (len(data), crc32(data)) == (record[4], record[5])
 
 
 def seal_checkpoint(spans: Iterable[Span], facets: Mapping[str, Facet], header: bytes) -> bytes:

@@ -7,7 +7,6 @@ same records in the same order always give the same index, whoever applies them.
 from __future__ import annotations
 
 import bisect
-import zlib
 from array import array
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 import ormsgpack
+from milepost.checksums import crc32
 from milepost.fences import NOBODY, Lease
 from milepost.store import Span, Tombstone
 
@@ -462,12 +462,12 @@ class Index:
                 packs,
             ]
         )
-        return b"".join((_MAGIC, zlib.crc32(data).to_bytes(4, "little"), data))
+        return b"".join((_MAGIC, crc32(data).to_bytes(4, "little"), data))
 
     @classmethod
     def thaw(cls, data: bytes) -> Index | None:
         """The index in a snapshot file, or None when the bytes are not one of this release."""
-        if len(data) <= 8 or data[:4] != _MAGIC or zlib.crc32(data[8:]) != int.from_bytes(data[4:8], "little"):
+        if len(data) <= 8 or data[:4] != _MAGIC or crc32(data[8:]) != int.from_bytes(data[4:8], "little"):
             return None
         content: list[Any] = ormsgpack.unpackb(data[8:])
         if content[0] != _SNAPSHOT:

@@ -21,7 +21,6 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-import zlib
 from bisect import bisect_right
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -32,6 +31,7 @@ from typing import IO, Any, NamedTuple
 
 import ormsgpack
 
+from milepost.checksums import crc32
 from milepost.codec.envelope import unwrap, wrap
 from milepost.codec.pack import MERGE_LEVEL
 from milepost.errors import Corrupt, FormatTooNew, InvalidConfig, UnsettledCalls
@@ -271,7 +271,7 @@ def _pieces(file: IO[bytes], path: Path) -> Iterator[tuple[bytes, int, int]]:
         if len(lengths) < _LENGTHS.size:
             return
         head_size, body_size, noted = _LENGTHS.unpack(lengths)
-        if zlib.crc32(lengths[:_CHECKED]) != noted:
+        if crc32(lengths[:_CHECKED]) != noted:
             if not any(lengths) and not file.read().strip(b"\0"):
                 return  # room that a file system had given to a frame, when the power failed
             raise Corrupt(f"the archive {path} is damaged at byte {at}", damage="archive")
@@ -319,7 +319,7 @@ def _encoded(thread: str, batch: Batch, known: tuple[Span, ...]) -> bytes:
     body = ormsgpack.packb([rows, writes, [list(pack) for pack in packs]])
     sealed = wrap(body, compress_over=0, level=MERGE_LEVEL)
     lengths = _LENGTHS.pack(len(head), len(sealed), 0)[:_CHECKED]
-    return lengths + struct.pack("<I", zlib.crc32(lengths)) + head + sealed
+    return lengths + struct.pack("<I", crc32(lengths)) + head + sealed
 
 
 def _has(known: tuple[Span, ...], pack: Pack) -> bool:

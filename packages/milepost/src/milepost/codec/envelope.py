@@ -14,10 +14,10 @@ import os
 import re
 import struct
 import sys
-import zlib
 from collections.abc import Mapping
 from typing import Any, Protocol, cast
 
+from milepost.checksums import crc32
 from milepost.errors import Corrupt, FormatTooNew, InvalidConfig, Unavailable
 from milepost.places import MARK
 
@@ -142,10 +142,10 @@ def wrap(
 def checksum(payload: bytes, flags: int = 0, version: int = FORMAT) -> int:
     """The checksum of an envelope: its first two bytes count too, since they say how to read the others."""
     known = version == FORMAT and flags < len(_STARTS)
-    return zlib.crc32(payload, _STARTS[flags] if known else zlib.crc32(bytes((version, flags))))
+    return crc32(payload, _STARTS[flags] if known else crc32(bytes((version, flags))))
 
 
-_STARTS = tuple(zlib.crc32(bytes((FORMAT, flags))) for flags in range(4))
+_STARTS = tuple(crc32(bytes((FORMAT, flags))) for flags in range(4))
 """The checksums of the first two bytes that there are."""
 
 

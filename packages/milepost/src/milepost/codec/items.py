@@ -7,13 +7,13 @@ inline in the header. A `Piece` is a value after encoding and before its items h
 from __future__ import annotations
 
 import secrets
-import zlib
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
 from langgraph.checkpoint.serde.types import _DeltaSnapshot  # LangGraph has no public name for it
 
+from milepost.checksums import crc32
 from milepost.codec.coding import Coding
 from milepost.codec.exts import array_header
 from milepost.codec.guard import BLOCK, SameObjects, Seen, Traced, guardable, look
@@ -41,7 +41,7 @@ class Item:
         self.coding = coding
         self.digest = digest_of_plain(plain)
         # A checksum of secret bytes would confirm a guess of them: any number serves, it is compared with its copy.
-        self.sum = secrets.randbits(32) if coding.secret else zlib.crc32(plain)
+        self.sum = secrets.randbits(32) if coding.secret else crc32(plain)
         self.epoch: int | None = None
         self.writer = 0
         self.number = 0

@@ -14,12 +14,12 @@ A layout is a nested tuple, the same in memory and (with writers as small number
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
+from milepost.checksums import crc32
 from milepost.codec.items import Block, Delta, Inline, Item, Keyed, Many, One, Piece
 from milepost.codec.pack import words
 from milepost.errors import Corrupt
@@ -89,7 +89,7 @@ class Placer:
             for block in piece.blocks:
                 self._place(block)
                 fresh = [self._settled(item) for item in block.items[block.placed :]]
-                crc = zlib.crc32(words([item.sum for item in fresh]), zlib.crc32(block.sums, crc))
+                crc = crc32(words([item.sum for item in fresh]), crc32(block.sums, crc))
                 for run in block.runs:
                     _extend(runs, run)
                 for item in fresh:

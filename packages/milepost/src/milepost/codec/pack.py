@@ -8,7 +8,6 @@ a hole: no item has that address any more.
 from __future__ import annotations
 
 import struct
-import zlib
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from itertools import accumulate, islice, pairwise
 from sys import byteorder
 
+from milepost.checksums import crc32
 from milepost.codec.envelope import Vault, unwrap, wrap
 from milepost.errors import Corrupt
 from milepost.store import Pack, Span, merge_spans
@@ -50,8 +50,8 @@ def _from_words(data: bytes) -> array[int]:
 def digest_of(checksums: Iterable[int]) -> int:
     """One number over the checksums of items in order: what a header keeps to verify what it refers to."""
     if byteorder == "little" and type(checksums) is array and checksums.typecode == "I":
-        return zlib.crc32(checksums)
-    return zlib.crc32(words(checksums))
+        return crc32(checksums)
+    return crc32(words(checksums))
 
 
 def _about(thread: str, writer: int, first: int) -> bytes:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import bisect
 import struct
-import zlib
 from array import array
 from collections.abc import Sequence
 from typing import Any
 
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
+from milepost.checksums import crc32
 from milepost.codec.coding import Coding
 from milepost.codec.envelope import FORMAT, Vault, checksum
 from milepost.codec.exts import array_header
@@ -89,7 +89,7 @@ class Shelf:
     def _unroll(self, packs: Sequence[Pack]) -> list[_Strip]:
         strips: list[_Strip] = []
         end = -1
-        unpack, crc32, size_of_head = _SINGLE.unpack_from, zlib.crc32, _SINGLE.size
+        unpack, check, size_of_head = _SINGLE.unpack_from, crc32, _SINGLE.size
         for pack in packs:
             _, first, count, data = pack
             if first > end or not strips:
@@ -108,7 +108,7 @@ class Shelf:
                     and not flags
                     and n == 1
                     and size == len(data) - size_of_head
-                    and crc32(data[6:], _PLAIN) == noted
+                    and check(data[6:], _PLAIN) == noted
                 ):
                     strip.items.append(data[size_of_head:])
                     strip.sums.append(total)
