@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import operator
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Annotated, Any
 
 import pytest
 from driving import Durability, Flavour, Graph, graph_of, thread
 from langgraph.graph import START
-from milepost.errors import ThreadDeleted
+from milepost.errors import MilepostError, ThreadDeleted
 from milepost.ledger import unsafe
+from milepost.operations import Operations
 from milepost.saver import Saver
 from milepost.tools import Ledger
 from typing_extensions import TypedDict
@@ -81,6 +84,38 @@ async def test_nothing_stays_of_a_run_whose_thread_is_deleted(
     # The same code goes on with the thread, which is a new one.
     assert await flavour.invoke(graph, {"said": ["in"]}, ONE, durability=durability) == first
     assert (await flavour.state(graph, ONE)).values == first
+
+
+@pytest.mark.parametrize("verb", ["_put", "_put_writes"])
+async def test_nothing_stays_of_what_was_cancelled_when_it_was_stored(
+    saver: Saver, flavour: Flavour, durability: Durability, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LangGraph cancels what is under way when a put is refused."""
+    if flavour.name != "async" or durability == "exit":
+        return
+    store = getattr(Operations, verb)
+    deleted: list[bool] = []
+
+    async def cancelled(self: Operations, *given: Any) -> Any:
+        stored = await store(self, *given)
+        if deleted:
+            raise asyncio.CancelledError
+        return stored
+
+    def delete() -> None:
+        saver.delete_thread("one")
+        deleted.append(True)
+
+    monkeypatch.setattr(Operations, verb, cancelled)
+    graph = deleting(saver, lambda: delete() if deletes.pop() else None)
+    deletes = [False]
+    await flavour.invoke(graph, {"said": ["in"]}, ONE, durability=durability)
+    deletes = [True]
+    # How it ends depends on what is cancelled.
+    with suppress(MilepostError, asyncio.CancelledError):
+        await flavour.invoke(graph, {"said": ["again"]}, ONE, durability=durability)
+    assert saver.stats("one")[:4] == (0, 0, 0, 0)
+    assert list(saver.threads()) == []
 
 
 @pytest.mark.parametrize("when", ["deleted", "deleted and read"])

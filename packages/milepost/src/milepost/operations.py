@@ -365,22 +365,34 @@ class Operations:
         self, side: Side, place: Place, draft: Draft, source: object = None, run: Run | None = None
     ) -> RunnableConfig:
         """See `milepost.saver.Saver.put`."""
+        spot = (place.ns, draft.id)
         try:
+            if run is not None:
+                # Before it is stored: who is cancelled then does not come to say so.
+                run.wrote(spot, (draft.id, *draft.ancestors))
             config = await self._put(side, place, draft, source, run)
             if run is not None:
                 run.has(draft.id)
-                run.wrote((place.ns, draft.id), draft.ancestors)
                 run.refuse(f"checkpoint {draft.id!r}")
         except ThreadDeleted:
             self.shared.pending.late(place.thread, draft.id)
             if run is not None:
                 run.cut = run.cut or draft.id
-            await self._disown(side, place.thread, {(place.ns, draft.id), *(run.ahead() if run is not None else ())})
+            await self._disown(side, place.thread, {spot, *(run.ahead() if run is not None else ())})
             raise
         except LeaseLost as exc:
             refused(self.shared, place.thread, exc)
             raise
+        except BaseException as exc:
+            await self._abandoned(side, place.thread, spot, run, exc)
+            raise
         return config
+
+    async def _abandoned(self, side: Side, thread: str, spot: Spot, run: Run | None, exc: BaseException) -> None:
+        """Whoever was storing something at `spot` is stopped, which may be done. Where the thread was deleted under the run
+        before, nobody else will have it go."""
+        if not isinstance(exc, Exception) and run is not None and run.cut is not None:
+            await self._disown(side, thread, [spot], wait=False)
 
     async def _disown(self, side: Side, thread: str, spots: Collection[Spot], *, wait: bool = True) -> None:
         """A run is refused since its thread was deleted. What LangGraph has put ahead of checkpoints that will not be
@@ -457,16 +469,16 @@ class Operations:
         try:
             if run is not None:
                 run.refuse(f"a write of checkpoint {id!r}")
-            await self._put_writes(side, place, drafts)
-            if run is not None:
                 run.wrote((place.ns, id), (id,))
-                if run.cut is not None:
-                    await self._disown(side, place.thread, [(place.ns, id)], wait=False)
-                    run.refuse(f"a write of checkpoint {id!r}")
+            await self._put_writes(side, place, drafts)
+            if run is not None and run.cut is not None:
+                await self._disown(side, place.thread, [(place.ns, id)], wait=False)
+                run.refuse(f"a write of checkpoint {id!r}")
         except BaseException as exc:
             error = exc
             if isinstance(exc, LeaseLost):
                 refused(self.shared, place.thread, exc)
+            await self._abandoned(side, place.thread, (place.ns, id), run, exc)
             raise
         finally:
             pending.end(op, error)

@@ -60,7 +60,7 @@ class Run:
                     del self._open[spot]
 
     def wrote(self, spot: Spot, rests: Iterable[str]) -> None:
-        """Something was stored at `spot` which rests on the checkpoints of the ids `rests`."""
+        """Something is stored at `spot`, or is about to be, which rests on the checkpoints of the ids `rests`."""
         missing: set[str] = set()
         with self._lock:
             for id in rests:
@@ -70,7 +70,7 @@ class Run:
                 else:
                     missing.add(id)
             if missing:
-                self._open[spot] = missing
+                self._open[spot] = missing | self._open.get(spot, set())
 
     def ahead(self) -> list[Spot]:
         """What was stored ahead of checkpoints that are not there."""
