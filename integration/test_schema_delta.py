@@ -206,6 +206,45 @@ async def test_a_delta_channel_that_a_free_function_leaves_out_begins_anew(flavo
         assert (await flavour.state(_graph(_after(saver, _schema(Lines, 2)), Lines), ONE)).values["d"] == ["x", "z"]
 
 
+class TwoLists(TypedDict, total=False):
+    k: str
+    d: Annotated[list[str], DeltaChannel(_extend, snapshot_frequency=50)]
+    e: Annotated[list[str], DeltaChannel(_extend, snapshot_frequency=50)]
+
+
+@pytest.mark.parametrize("mode", ["as it is", "heads", "history", "history afterwards"])
+@pytest.mark.parametrize("how", ["resumed", "anew", "updated"])
+async def test_what_a_task_of_a_dropped_node_has_written_last_does_not_come_back(
+    flavour: Flavour, mode: str, how: str
+) -> None:
+    """It had finished while another one beside it waits: the run goes on without it, and so does what is read later."""
+
+    def graph_over(saver: Saver, *names: str) -> Graph:
+        builder = graph_of(TwoLists)
+        builder.add_node("a", lambda _: {"e": ["a"]})
+        builder.add_edge(START, "a")
+        for name in names:
+            builder.add_node(name, lambda _, name=name: {"e": [name]} if name == "x" else {"d": [interrupt("?")]})
+            builder.add_edge("a", name)
+            builder.add_edge(name, END)
+        return builder.compile(checkpointer=saver)
+
+    with milepost.connect("memory:", schema=_schema(TwoLists, 1)) as saver:
+        await flavour.invoke(graph_over(saver, "x", "w"), {"d": ["in"]}, ONE)
+        new = _after(saver, _schema(TwoLists, 2, ms.drop_node("x")))
+        if mode in ("heads", "history"):
+            assert [one.refused for one in new.migrate(history=mode == "history")] == [()]
+        graph = graph_over(new, "w")
+        if how == "updated":
+            await flavour.update(graph, ONE, {"k": "updated"}, as_node="a")
+        else:
+            await flavour.invoke(graph, Command(resume="y") if how == "resumed" else {"d": ["more"]}, ONE)
+        if mode == "history afterwards":
+            assert [one.refused for one in new.migrate(history=True)] == [()]
+        expected = ["a", "a"] if how == "anew" else ["a"]
+        assert (await flavour.state(graph, ONE)).values["e"] == expected
+
+
 @pytest.mark.parametrize("mode", ["as it is", "heads", "history"])
 async def test_nodes_are_renamed_that_have_run_with_durability_exit(flavour: Flavour, mode: str) -> None:
     def graph_over(saver: Saver, name: str) -> Graph:

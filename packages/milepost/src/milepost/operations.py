@@ -182,9 +182,12 @@ class Operations:
         with self.watch("get", thread) as event:
             store = await self.open(side)
             heads = self.shared.heads
-            space = place.ns if self.shared.spaces is None else await self.space(side, store, place, above)
+            spaces = self.shared.spaces
+            settled = spaces is not None and spaces.knows(thread, place.ns)
+            space = place.ns if spaces is None else await self.space(side, store, place, above)
             loaded = await store.get(thread, space, place.id)
-            if loaded is None and space != place.ns:
+            if loaded is None and settled:
+                # A migration may have moved it meanwhile, or its undoing have moved it back.
                 space = await self.space(side, store, place, above, again=True)
                 loaded = await store.get(thread, space, place.id)
             while loaded is not None and loaded.snapshots:

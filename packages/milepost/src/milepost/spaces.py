@@ -43,6 +43,10 @@ class Spaces:
         found = self._known.get((thread, ns))
         return ns if found is None else found.space
 
+    def knows(self, thread: str, ns: str) -> bool:
+        """Whether anything is known of `ns`: it may be another one by now."""
+        return (thread, ns) in self._known
+
     def names(self, thread: str, ns: str) -> Sequence[str]:
         """What releases call `ns`, as far as is known, the oldest first."""
         found = self._known.get((thread, ns))

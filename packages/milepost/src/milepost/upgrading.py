@@ -18,7 +18,19 @@ from milepost.errors import MilepostError, SchemaMismatch
 from milepost.places import COUNTERS, channel_name
 from milepost.schema.carry import gathered
 from milepost.schema.changes import PLUMBING, Change, NotDeclared, add
-from milepost.schema.image import BRANCH, CONTROL, INTERRUPT, JOIN, RESUME, SOURCE, START, TASKS, Image, Write
+from milepost.schema.image import (
+    BRANCH,
+    CONTROL,
+    INTERRUPT,
+    JOIN,
+    NO_WRITES,
+    RESUME,
+    SOURCE,
+    START,
+    TASKS,
+    Image,
+    Write,
+)
 from milepost.schema.questions import Below, Ids, merged, question_ids
 from milepost.schema.schema import (
     REFUSED,
@@ -197,16 +209,22 @@ class Upgrader:
         for found in located:
             write, version = found.row, found.verdict.version
             kept = stays(found.verdict, found.channel)
+            # Of what goes unread, the task's output is left: that it had one.
+            channel = NO_WRITES if _unread(found.verdict, found.channel) else found.channel
             value = Kept(found.layout) if kept else self.value(where, found, shelf, ns)
-            writes.setdefault(version, []).append(
-                Write(write.task, write.idx, write.path, found.channel, value, version)
-            )
+            writes.setdefault(version, []).append(Write(write.task, write.idx, write.path, channel, value, version))
         changed = bool(verdict.steps) or any(version != verdict.version for version in writes)
         if changed:
             # Containers of the header's are changed in place below.
             image.checkpoint = {**copy.deepcopy(header.checkpoint), "channel_values": checkpoint["channel_values"]}
             image.metadata = dict(header.metadata)
             schema.upgrade(image, verdict, writes, names, past=past)
+            if image.gone:
+                # LangGraph passes over those of tasks that it does not know, and has whatever goes on from here begin with
+                # snapshots of the channels; what the former release has put above has taken them up.
+                deltas = self.deltas(schema, thread, (row,))
+                image.writes += settled(write for write in image.gone if write.channel in deltas)
+                image.gone = [write for write in image.gone if write.channel not in deltas]
             freed = schema.frees and past is not None and schema.midway(verdict) is not None
             for name, channel in schema.deltas.items():
                 if freed and name not in image.values:

@@ -172,6 +172,22 @@ class Histories(Behaviours):
         await alone.prune(["thread"])
         assert await rebuilt(alone, chain.latest) == expected
 
+    @pytest.mark.parametrize("steps", [1, 2])
+    async def test_what_is_mapped_and_dropped_later_is_not_mapped(self, lab: Lab, steps: int) -> None:
+        """Not even read, so that its class may be gone."""
+        change, drop = ms.map_channel("d", upper), ms.drop_channel("d")
+        ways = [Step(1, 2, change, drop)] if steps == 1 else [Step(1, 2, change), Step(2, 3, drop)]
+        chain = Chain(lab.open(schema=FIRST))
+        await chain.put({"n": 1, "d": ["line"]})
+        await chain.writes(("n", 2), ("d", ["written"]), task="task")
+        saver = lab.open(schema=Schema(State, version=1 + steps, name="s", upgrades=ways))
+        for _ in range(2):
+            found = await saver.got(chain.latest)
+            assert found.checkpoint["channel_values"] == {"n": 1}
+            assert found.pending_writes == [("task", "n", 2), ("task", "__no_writes__", None)]
+            (told,) = await migrated(saver)
+            assert told.refused == ()
+
     @pytest.mark.parametrize("kind", ["dropped", "restarted"])
     @pytest.mark.parametrize("history", [False, True])
     async def test_what_a_node_that_is_no_more_has_written_stays(self, lab: Lab, kind: str, history: bool) -> None:
@@ -187,7 +203,7 @@ class Histories(Behaviours):
         (told,) = await migrated(saver, history=history)
         assert (told.changed, told.refused) == (4, ())
         found = await lab.open(schema=second()).got(chain.latest)
-        assert found.pending_writes == []
+        assert found.pending_writes == [("task", "d", "waiting")]
         for view in (saver, lab.open(schema=second())):
             assert await rebuilt(view, chain.latest) == expected
         await migrated(saver, mode="undo")

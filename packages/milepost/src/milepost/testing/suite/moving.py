@@ -362,6 +362,18 @@ class Moves(Behaviours):
         assert [one.refused for one in await migrated(lab.open(schema=third), mode="undo")] == [()]
         assert await found(lab.open(schema=third)) == expected
 
+    async def test_who_read_it_where_it_had_moved_finds_it_where_it_came_back(self, lab: Lab) -> None:
+        await _scene(lab)
+        saver, other = lab.open(schema=NEW), lab.open(schema=NEW)
+        before = {ns: (await saver.got(at("t", ns))).checkpoint for ns in (IS, "stays")}
+        await migrated(other, history=True)
+        for ns, whole in before.items():
+            assert (await saver.got(at("t", ns))).checkpoint == whole
+        (undone,) = await migrated(other, mode="undo")
+        assert undone.refused == ()
+        for ns, whole in before.items():
+            assert (await saver.got(at("t", ns))).checkpoint == whole
+
     async def test_a_task_that_nobody_can_name_is_refused_as_such(self, lab: Lab) -> None:
         """And the other threads go on."""
         old = await _scene(lab)
