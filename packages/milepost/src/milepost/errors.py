@@ -6,7 +6,7 @@ programs. None of them subclasses LangGraph's ``GraphBubbleUp``: one raised from
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 
 class MilepostError(Exception):
@@ -116,3 +116,7 @@ class Unserializable(MilepostError, TypeError):
 
 class TooLarge(MilepostError, ValueError):
     """A value or an id is over a documented limit. Facts: ``size``, ``limit``."""
+
+
+OF_WHAT_IS_STORED: Final = (Corrupt, FormatTooNew, InvalidConfig, SchemaMismatch, TooLarge, Unserializable)
+"""Those about the data of one checkpoint, which whoever tries again meets again, and others do not."""

@@ -10,7 +10,7 @@ from typing import Final
 from milepost import maintenance
 from milepost.codec import Codec
 from milepost.dependents import by_depth
-from milepost.errors import Conflict, MilepostError
+from milepost.errors import OF_WHAT_IS_STORED, Conflict, MilepostError
 from milepost.moving import Place
 from milepost.places import BEFORE, channel_name, kept_space, spaces_of, store_name
 from milepost.schema.image import Image
@@ -76,7 +76,7 @@ class Former:
                         refused[now] = f"what is kept of checkpoint {now[1]!r} of thread {thread!r}: {exc.message}"
             if only is None:
                 refused |= await self._touched(thread, chart, originals)
-                refused |= self._resting(thread, there, originals, refused)
+                refused |= self._resting(there, originals, refused)
             gone = {place for place, now in former.items() if now not in refused}
             rows: list[CheckpointRow] = []
             writes: list[tuple[str, str, WriteRow]] = []
@@ -103,7 +103,7 @@ class Former:
         for place, original in originals.items():
             try:
                 since = await self._since(chart, place[0], original)
-            except MilepostError as exc:
+            except OF_WHAT_IS_STORED as exc:
                 since = exc.message
             if since:
                 refused[place] = f"checkpoint {place[1]!r} of thread {thread!r} was written to since: {since}"
@@ -116,21 +116,17 @@ class Former:
         return refused
 
     def _resting(
-        self,
-        thread: str,
-        there: Mapping[Place, CheckpointRow],
-        originals: Mapping[Place, Snapshot],
-        refused: Mapping[Place, str],
+        self, there: Mapping[Place, CheckpointRow], originals: Mapping[Place, Snapshot], refused: Collection[Place]
     ) -> dict[Place, str]:
-        """The checkpoints that stay as they are because their delta channels are rebuilt from one of `refused`: what they were
-        could not be read above what that is."""
+        """Which of `originals` cannot be put back because their delta channels are rebuilt from one of `refused`: what they
+        were could not be read above what that is."""
         stay: dict[Place, str] = {}
-        rows = by_depth(row for row in there.values() if not row.ns.startswith(BEFORE))
-        for row in rows if refused else ():
+        after = {**there, **{now: original.row for now, original in originals.items()}}
+        for row in by_depth(there.values()) if refused else ():
             place = (row.ns, row.id)
             if place in originals and place not in refused:
-                firm = refused.keys() | stay.keys()
-                rest = next((one for one in self._walk(thread, there, originals, place) if one in firm), None)
+                thread = originals[place].thread
+                rest = next((one for one in self._walk(thread, after, place) if one in refused or one in stay), None)
                 if rest is not None:
                     stay[place] = (
                         f"checkpoint {row.id!r} of thread {thread!r} stays as it is, for checkpoint {rest[1]!r} does, which its "
@@ -138,34 +134,24 @@ class Former:
                     )
         return stay
 
-    def _walk(
-        self,
-        thread: str,
-        there: Mapping[Place, CheckpointRow],
-        originals: Mapping[Place, Snapshot],
-        place: Place,
-    ) -> Iterator[Place]:
-        """The ancestors that the delta channels of what was a checkpoint are rebuilt from."""
-        first = self._codec.header(thread, originals[place].row)
+    def _walk(self, thread: str, rows: Mapping[Place, CheckpointRow], place: Place) -> Iterator[Place]:
+        """The ancestors that the delta channels of a checkpoint are rebuilt from."""
+        row, seen = rows[place], {place}
+        first = self._codec.header(thread, row)
         missing = delta_channels(first) - first.layouts.keys()
-        seen = {place}
-        row = there[place]
-        while missing and (place := (row.ns, row.parent or "")) in there and place not in seen:
+        while missing and (place := (place[0], row.parent or "")) in rows and place not in seen:
             yield place
             seen.add(place)
-            row = there[place]
+            row = rows[place]
             with suppress(MilepostError):  # a damaged one has no value of anything
-                header = self._codec.header(thread, originals[place].row if place in originals else row)
+                header = self._codec.header(thread, row)
                 # In another version, the names may be those of other channels.
                 if header.stamp == first.stamp:
                     missing -= header.layouts.keys()
 
     def _original(self, thread: str, chart: Chart, row: CheckpointRow) -> Snapshot:
         """What is kept of a checkpoint, where it belongs."""
-        kept = Snapshot(thread, row, written_to(chart, row), chart.generation)
-        original, waiting = self._codec.rehome(thread, kept, spaces_of(row.ns)[1])
-        named = (_named(write, channel_name(write.channel).removeprefix(BEFORE)) for write in waiting)
-        return Snapshot(thread, original, tuple(named), chart.generation)
+        return original(self._codec, Snapshot(thread, row, written_to(chart, row), chart.generation))
 
     async def _since(self, chart: Chart, now: str, original: Snapshot) -> str:
         """What was written to a checkpoint after it was rewritten, as one of namespace `now`, in words; "" for nothing."""
@@ -181,6 +167,13 @@ class Former:
             if (write.task, write.idx) not in rewritten and write.task not in over
         }
         return f"pending writes to {', '.join(map(repr, sorted(new)))}" if new else ""
+
+
+def original(codec: Codec, kept: Snapshot) -> Snapshot:
+    """What a migration keeps of a checkpoint, where it belongs."""
+    row, waiting = codec.rehome(kept.thread, kept, spaces_of(kept.row.ns)[1])
+    named = (_named(write, channel_name(write.channel).removeprefix(BEFORE)) for write in waiting)
+    return Snapshot(kept.thread, row, tuple(named), kept.generation)
 
 
 def busy(thread: str) -> Conflict:

@@ -22,10 +22,10 @@ from milepost.codec.codec import of_checkpoint
 from milepost.codec.layout import Kept, Layout
 from milepost.codec.shelf import Shelf
 from milepost.dependents import Dependents
-from milepost.errors import Corrupt, InvalidConfig, MilepostError, SchemaMismatch, Unavailable
+from milepost.errors import OF_WHAT_IS_STORED, Corrupt, InvalidConfig, MilepostError, SchemaMismatch
 from milepost.former import TRIES, Former, busy, is_kept_of, written_to
 from milepost.moving import Moves, Moving, Place
-from milepost.places import BEFORE, channel_name
+from milepost.places import BEFORE, channel_name, spaces_of
 from milepost.rebuilding import Moved, Rebuilding
 from milepost.retention import live_spans
 from milepost.schema import Schema
@@ -157,9 +157,7 @@ class Migrator:
         `Corrupt` if what was rewritten is not what it should be: then it was put back."""
         if mode in ("finalise", "undo"):
             try:
-                changed, left = (
-                    (await self._former.finalise(thread), ()) if mode == "finalise" else await self._former.undo(thread)
-                )
+                changed, left = await (self._finalise(thread) if mode == "finalise" else self._former.undo(thread))
             except Corrupt as exc:
                 # What is damaged may need what would go. The other threads go on.
                 return Migrated(thread, refused=(exc.message,))
@@ -174,9 +172,12 @@ class Migrator:
                 break
             if chart is None:
                 break
+            dependents = Dependents(self._codec, self._upgrader, thread, chart)
+            batch, images = Batch(), dict[Place, Image]()
             try:
-                work = await self._work(run, moving, chart)
-                batch, images = (Batch(), {}) if work is None or not work.rows else await self._batch(run, chart, work)
+                work = await self._work(run, moving, chart, dependents)
+                if work is not None and work.rows:
+                    batch, images = await self._batch(run, chart, work, dependents)
             except Moved:
                 # It was written to meanwhile, and may be another one now.
                 self._codec.reset(thread)
@@ -202,16 +203,28 @@ class Migrator:
             raise busy(thread)
         return Migrated(thread, run.stored or {}, len(run.done), tuple(run.refused.values()))
 
-    async def _work(self, run: _Run, moving: Moving, chart: Chart) -> _Work | None:
+    async def _finalise(self, thread: str) -> tuple[int, tuple[str, ...]]:
+        """Remove what was there before, unless something that an older release has stored since is rebuilt from it."""
+        chart = await self._store.chart(thread)
+        if chart is not None and self._upgrader.frees:
+            waiting = sorted(Dependents(self._codec, self._upgrader, thread, chart).of(_rewritten(chart)))
+            if waiting:
+                why = (
+                    f"checkpoint {waiting[0][1]!r} of thread {thread!r} was stored by an older release since, and has delta "
+                    "channels that are rebuilt from what would be removed: migrate the thread again first"
+                )
+                return 0, (why,)
+        return await self._former.finalise(thread), ()
+
+    async def _work(self, run: _Run, moving: Moving, chart: Chart, dependents: Dependents) -> _Work | None:
         """What is to be done next, of a thread as it is now; None when there is nothing more."""
         heads = _heads(chart.rows)
         moves = await moving.of(chart, run.thread, heads)
         run.refused |= moves.refused
         run.stuck |= moves.stuck
-        dependents = Dependents(self._codec, self._upgrader, run.thread, chart)
         looked = heads | self._below(run, chart, heads)
         if not run.history:
-            looked |= dependents.of(looked)
+            looked |= dependents.of(looked | _rewritten(chart))
         stale = self._stale(run, chart, moves, looked)
         # The innermost first: what called it is not of this version before it has moved.
         for ns in sorted(moves.spaces, key=lambda ns: (-ns.count("|"), ns)):
@@ -250,9 +263,7 @@ class Migrator:
         try:
             image = await self._image(Snapshot(run.thread, row, written, chart.generation), row.ns)
             return (await self._asking(image)).writes != image.writes
-        except (Moved, Unavailable):
-            raise
-        except MilepostError as exc:
+        except OF_WHAT_IS_STORED as exc:
             run.refused[place] = exc.message
             return False
 
@@ -346,9 +357,7 @@ class Migrator:
             snapshot = Snapshot(run.thread, row, written_to(chart, row), chart.generation)
             try:
                 images[ns, row.id] = await self._image(snapshot, now)
-            except (Moved, Unavailable):
-                raise
-            except MilepostError as exc:
+            except OF_WHAT_IS_STORED as exc:
                 run.refused[ns, row.id] = exc.message
         if waiting:
             run.refused[ns, waiting[0]] = (
@@ -367,13 +376,14 @@ class Migrator:
         if run.dry:
             run.done |= images
 
-    async def _batch(self, run: _Run, chart: Chart, work: _Work) -> tuple[Batch, dict[Place, Image]]:
+    async def _batch(
+        self, run: _Run, chart: Chart, work: _Work, dependents: Dependents
+    ) -> tuple[Batch, dict[Place, Image]]:
         """As much of `work` as goes in one step, and what it means. What cannot be upgraded is refused."""
         entered: list[CheckpointRow] = []
         writes: list[tuple[str, str, WriteRow]] = []
         packs: list[Pack] = []
         images: dict[Place, Image] = {}
-        dependents = Dependents(self._codec, self._upgrader, run.thread, chart)
         size = 0
         for row in work.rows[:BATCH]:
             ns = row.ns if work.now is None else work.now
@@ -387,9 +397,7 @@ class Migrator:
             snapshot = Snapshot(run.thread, row, written_to(chart, row), chart.generation)
             try:
                 image, new, written, fresh = await self._rewritten(snapshot, ns, _children(chart, row))
-            except (Moved, Unavailable):
-                raise
-            except MilepostError as exc:
+            except OF_WHAT_IS_STORED as exc:
                 run.refuse(row, exc.message, dependents.needs(row))
                 if work.now is not None:
                     run.stuck.add(row.ns)
@@ -560,6 +568,11 @@ class Migrator:
             return False
         serde = self._codec.serde
         return serde.dumps_typed(one) == serde.dumps_typed(other)
+
+
+def _rewritten(chart: Chart) -> set[Place]:
+    """The checkpoints of which is kept what was before."""
+    return {(spaces_of(row.ns)[0], row.id) for row in chart.rows if row.ns.startswith(BEFORE)}
 
 
 def _children(chart: Chart, row: CheckpointRow) -> Sequence[CheckpointRow]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from milepost.codec import Codec
-from milepost.errors import MilepostError
+from milepost.errors import OF_WHAT_IS_STORED
 from milepost.places import BEFORE, NAMED
 from milepost.schema import Schema
 from milepost.schema.image import Image
@@ -76,7 +76,7 @@ class Moving:
                 named = metadata.get(NAMED)
                 now = await lookup.present(ns, named)
                 again = now != ns and named is None and lookup.goes_on(ns, now)
-            except MilepostError as exc:
+            except OF_WHAT_IS_STORED as exc:
                 refused[ns, id] = exc.message
                 continue
             if now != ns:

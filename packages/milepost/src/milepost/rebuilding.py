@@ -13,17 +13,17 @@ from milepost.codec import Codec, Header
 from milepost.codec.codec import of_checkpoint
 from milepost.collector import unhurried
 from milepost.errors import Conflict, Corrupt, MilepostError, SchemaMismatch
+from milepost.former import original
 from milepost.history import Walk
-from milepost.places import Place
+from milepost.places import Place, kept_space
 from milepost.schema import Schema
 from milepost.schema.changes import NotDeclared
-from milepost.schema.schema import REFUSED, Where
-from milepost.store import Snapshot, Store
+from milepost.schema.schema import REFUSED, Midway, Where
+from milepost.store import Loaded, Snapshot, Store
 from milepost.upgrading import Upgrader
 
 PAGE = 64
 """Ancestors fetched at a time, at first; at most four times as many."""
-
 
 TRIES = 8
 """How often something is read that changes meanwhile."""
@@ -75,6 +75,7 @@ class Rebuilding:
                 if known or after is not None:
                     raise self._gone(id)
                 break
+            loaded = await self._then(loaded)
             with unhurried(len(loaded.snapshots)):
                 further = walk.take(loaded)
             if not further:
@@ -118,11 +119,34 @@ class Rebuilding:
             thread=self.thread,
         )
 
+    async def _then(self, loaded: Loaded) -> Loaded:
+        """Ancestors as they were in the version that they are looked at in, of those that a migration has rewritten since: a
+        run of the older release may have gone on from them meanwhile."""
+        schema, snapshots = self.schema, list[Snapshot]()
+        packs = {*loaded.packs.get(self.thread, ())}
+        if not isinstance(schema, Midway):
+            return loaded
+        for snapshot in loaded.snapshots:
+            where = Where(self.thread, snapshot.row.ns, snapshot.row.id)
+            then = snapshot
+            if not schema.takes_up(self.codec.header(self.thread, snapshot.row).stamp, where):
+                kept = await self.store.get(self.thread, kept_space(self.space, self.space), snapshot.row.id)
+                if kept is not None:
+                    then = original(self.codec, kept.snapshots[0])
+                    # What it was written since is of the older release too, or does not count.
+                    there = {(write.task, write.idx) for write in then.writes}
+                    since = (write for write in snapshot.writes if (write.task, write.idx) not in there)
+                    then = replace(then, writes=(*then.writes, *since))
+                    packs.update(kept.packs.get(self.thread, ()))
+            snapshots.append(then)
+        return replace(loaded, snapshots=tuple(snapshots), packs={self.thread: sorted(packs)})
+
     async def _values(self, id: str) -> Mapping[str, Any]:
         """What the channels of an ancestor hold."""
         loaded = await self.store.get(self.thread, self.space, id)
         if loaded is None or self.upgrader is None or self.schema is None:
             raise self._gone(id)
+        loaded = await self._then(loaded)
         # What was written to it is not asked for.
         snapshot = replace(loaded.snapshots[0], writes=())
         header = self.codec.header(self.thread, snapshot.row)
@@ -137,8 +161,8 @@ class Rebuilding:
 
 def _replayed(name: str, channel: Any, history: DeltaChannelHistory) -> Any:
     """What LangGraph would make of it. Raises `NotDeclared` where the reducer raises."""
-    rebuilt = channel.from_checkpoint(history.get("seed"))
     try:
+        rebuilt = channel.from_checkpoint(history.get("seed"))
         rebuilt.replay_writes(history["writes"])
         return rebuilt.get()
     except Exception as exc:

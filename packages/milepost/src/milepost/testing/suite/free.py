@@ -448,6 +448,25 @@ class FreeFunctions(Behaviours):
         assert await rebuilt(lab.open(schema=FIRST), head) == run.live
         assert (await saver.got(head)).checkpoint["channel_values"]["d"] == upper(run.live)
 
+    @pytest.mark.parametrize("history", [False, True])
+    async def test_a_run_of_the_older_release_goes_on_while_it_is_migrated(self, lab: Lab, history: bool) -> None:
+        run = await _thread(lab)
+        saver = lab.open(schema=SECOND)
+        await migrated(saver, history=history)
+        run.live.append("waiting")
+        await run.step(("", "task 7", ["late"]))
+        await run.step(("", "task 8", ["later"]))
+        await _check(lab.open(schema=SECOND), run)
+        # What it needs goes only when it is of this version itself.
+        (told,) = await migrated(saver, mode="finalise")
+        assert (told.changed, len(told.refused)) == (0, 1)
+        await _check(lab.open(schema=SECOND), run)
+        (told,) = await migrated(saver, history=history)
+        assert (told.changed > 0, told.refused) == (True, ())
+        (told,) = await migrated(saver, mode="finalise")
+        assert (told.changed > 0, told.refused) == (True, ())
+        await _check(lab.open(schema=SECOND), run)
+
     async def test_what_a_newer_release_has_written_to_an_ancestor_is_not_seen(self, lab: Lab) -> None:
         run = await _thread(lab)
         run.chain.saver = lab.open(schema=SECOND)
