@@ -191,7 +191,8 @@ class Upgrader:
         `keep`, values that no change speaks of are `Kept`.
 
         `names` are what releases call its namespace, the oldest first. `past` is what `milepost.rebuilding` finds; None
-        where the writes alone are wanted. Without `waiting`, it may wait for a node that the schema does not have. Raises `SchemaMismatch`, and what decoding raises.
+        where the writes alone are wanted. Without `waiting`, it may wait for a node that the schema does not have. Raises
+        `SchemaMismatch`, and what decoding raises.
         """
         thread, row = snapshot.thread, snapshot.row
         where = Where(thread, row.ns, row.id)
@@ -401,7 +402,8 @@ class Upgrader:
         schema = self._schemas.of(source.ns)
         return {
             channel: Kept(layout)
-            if stays(source.verdict, channel) and not _becomes_delta(schema, channel, layout)
+            if stays(source.verdict, channel)
+            and not _becomes_delta(schema, current_name(source.verdict, channel), layout)
             else self._value(source, channel, layout, shelf)
             for channel, layout in header.layouts.items()
             if not _unread(source.verdict, channel)
@@ -477,8 +479,8 @@ def delta_channels(header: Header) -> set[str]:
     }
 
 
-def _becomes_delta(schema: Schema | None, channel: str, layout: Layout) -> bool:
-    """Whether a delta channel's value is still that of a plain key."""
+def _becomes_delta(schema: Schema | None, channel: str | None, layout: Layout) -> bool:
+    """Whether a delta channel's value is still that of a plain key. `channel` is its name of now."""
     return schema is not None and channel in schema.deltas and not is_snapshot(layout)
 
 

@@ -385,8 +385,8 @@ def map_state(
     checkpoint is refused when read.
 
     What tasks have written and no step has taken up yet is given to `writes`, one write at a time, which returns what is
-    written instead (an ``Overwrite`` comes as it is); so is each key of the input of a run that has not begun, and of the argument of a pending send.
-    Without it, a checkpoint with any of these is refused.
+    written instead (an ``Overwrite`` comes as it is); so is each key of the input of a run that has not begun, and of the
+    argument of a pending send. Without it, a checkpoint with any of these is refused.
     """
     for name, channel in (deltas or {}).items():
         if not all(hasattr(channel, what) for what in ("from_checkpoint", "replay_writes", "get")):

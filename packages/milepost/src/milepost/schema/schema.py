@@ -297,8 +297,7 @@ class Schema:
     def refusal(self, place: Where, found: int | None, what: str, advice: str) -> SchemaMismatch:
         """The error that names thread, checkpoint and both versions."""
         return SchemaMismatch(
-            f"{place} {what}; this release has version {self.version} of schema {self.name!r}. Nothing was changed: "
-            f"{advice}.",
+            self._words(place, what, advice),
             thread=place.thread,
             ns=place.ns,
             checkpoint=place.id,
@@ -306,6 +305,10 @@ class Schema:
             found=found,
             expected=self.version,
         )
+
+    def _words(self, place: Where, what: str, advice: str) -> str:
+        ours = f"this release has version {self.version} of schema {self.name!r}"
+        return f"{place} {what}; {ours}. Nothing was changed: {advice}."
 
     def takes_up(self, stamp: bytes | None, place: Where) -> bool:
         """Whether a write with this stamp counts. Where one does that nobody here can read, `judge` says so."""
@@ -446,19 +449,10 @@ class Midway(Schema):
         same = found is not None and has_name(found.reducer) and kept_type(self.shape, name, table, stored)
         return found if same else None
 
-    def refusal(self, place: Where, found: int | None, what: str, advice: str) -> SchemaMismatch:
-        """The error of a checkpoint that is looked at for another one."""
+    def _words(self, place: Where, what: str, advice: str) -> str:
+        # Of a checkpoint that is looked at for another one, whose error this becomes a part of.
         lost = f"and no steps lead from there to version {self.version}, in which it is looked at"
-        text = f"{place} {what}: {advice}" if what == REFUSED else f"{place} {what}, {lost}"
-        return SchemaMismatch(
-            text,
-            thread=place.thread,
-            ns=place.ns,
-            checkpoint=place.id,
-            schema=self.name,
-            found=found,
-            expected=self.version,
-        )
+        return f"{place} {what}: {advice}" if what == REFUSED else f"{place} {what}, {lost}"
 
 
 def settled(writes: Iterable[Write]) -> list[Write]:

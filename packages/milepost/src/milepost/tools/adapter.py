@@ -57,7 +57,6 @@ _ANSWERS = JsonPlusSerializer()
 _SEATS = 1024
 """Tasks of which is remembered which calls they perform."""
 
-
 _PLAIN_AT_PAUSE = (
     "the run was resumed with a plain answer and still waits for a verdict: it is not taken for one, nor for the answer to "
     "what the tool asks later. Answer under the id of the pause, Command(resume={%r: …}), or with Ledger.resolve. (tool %r)"
