@@ -13,7 +13,8 @@ from milepost.codec import Codec
 from milepost.errors import SchemaMismatch
 from milepost.places import NAMED
 from milepost.schema import Schema, Schemas
-from milepost.schema.schema import Where, call_of, may_lie_elsewhere
+from milepost.schema.schema import Where
+from milepost.schema.schemas import call_of, may_lie_elsewhere
 from milepost.schema.spaces import Read, names_of, present_name
 from milepost.store import Snapshot, Store
 

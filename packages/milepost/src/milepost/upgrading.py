@@ -32,18 +32,8 @@ from milepost.schema.image import (
     Write,
 )
 from milepost.schema.questions import Below, Ids, merged, question_ids
-from milepost.schema.schema import (
-    REFUSED,
-    Midway,
-    Schema,
-    Schemas,
-    Step,
-    Verdict,
-    Where,
-    classes_of,
-    current_name,
-    settled,
-)
+from milepost.schema.schema import REFUSED, Midway, Schema, Step, Verdict, Where, classes_of, current_name, settled
+from milepost.schema.schemas import Schemas
 from milepost.schema.sends import sealed, steps_below, unseal
 from milepost.schema.spaces import Read, names_of, respaced
 from milepost.schema.stamps import decode
@@ -116,11 +106,11 @@ class Upgrader:
         return self._schemas.below(ns, node)
 
     def stamp(self, ns: str, values: Mapping[str, Any]) -> bytes | None:
-        """See `milepost.schema.schema.Schemas.stamp`."""
+        """See `milepost.schema.schemas.Schemas.stamp`."""
         return self._schemas.stamp(ns, values)
 
     def write_stamp(self, ns: str, writes: Iterable[tuple[str, Any]]) -> bytes | None:
-        """See `milepost.schema.schema.Schemas.write_stamp`."""
+        """See `milepost.schema.schemas.Schemas.write_stamp`."""
         return self._schemas.write_stamp(ns, writes)
 
     @property

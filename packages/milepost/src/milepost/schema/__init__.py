@@ -17,7 +17,8 @@ from milepost.schema.changes import (
     rename_class,
     rename_node,
 )
-from milepost.schema.schema import Schema, Schemas, Step
+from milepost.schema.schema import Schema, Step
+from milepost.schema.schemas import Schemas
 from milepost.schema.shape import Drift, Shape
 
 __all__ = [

@@ -10,7 +10,8 @@ from typing import Any, Final, cast
 
 from milepost.errors import InvalidConfig
 from milepost.schema.changes import Change
-from milepost.schema.schema import Schema, Schemas, Step, Verdict, classes_of
+from milepost.schema.schema import Schema, Step, Verdict, classes_of
+from milepost.schema.schemas import Schemas
 from milepost.schema.shape import Shape, spellings
 from milepost.schema.waiting import nodes_of
 

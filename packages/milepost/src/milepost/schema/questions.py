@@ -9,7 +9,7 @@ from typing import Any
 
 from milepost.schema.changes import Change, NotDeclared
 from milepost.schema.image import INTERRUPT, Image, Write
-from milepost.schema.schema import Schemas, path_of
+from milepost.schema.schemas import Schemas, path_of
 from milepost.schema.spaces import backwards
 from milepost.schema.tasks import ANSWERS, Tasks, question_id
 

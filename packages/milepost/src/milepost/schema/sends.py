@@ -14,7 +14,8 @@ from typing import Any
 from milepost.schema.carry import carry_argument, concerns
 from milepost.schema.changes import NotDeclared
 from milepost.schema.image import TASKS, Image, is_send
-from milepost.schema.schema import Schema, Schemas, Step, Where
+from milepost.schema.schema import Schema, Step, Where
+from milepost.schema.schemas import Schemas
 
 
 class Sealed:

@@ -13,7 +13,8 @@ from typing import NamedTuple
 from milepost.schema.carry import carry_writes
 from milepost.schema.changes import Change, NotDeclared, rename_node
 from milepost.schema.image import Image, Write
-from milepost.schema.schema import Schema, Schemas, Where, may_lie_elsewhere
+from milepost.schema.schema import Schema, Where
+from milepost.schema.schemas import Schemas, may_lie_elsewhere
 from milepost.schema.tasks import Tasks, pulled
 
 Read = Callable[[str], Awaitable[Image | None]]
