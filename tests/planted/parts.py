@@ -259,7 +259,7 @@ def listings_look_at_all_tenants(patch: pytest.MonkeyPatch) -> None:
 
 
 def finished_work_is_abandoned(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(operations, "work_left", lambda *_: True)
+    patch.setattr(overview, "work_left", lambda *_: True)
 
 
 def what_is_sealed_is_anybodys(patch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from typing import Any, TypedDict, Unpack, cast
 
 from langchain_core.runnables import RunnableConfig
 
-from milepost import chores
+from milepost import chores, overview
 from milepost.archive import ArchiveFolder
 from milepost.compacting import Compaction
 from milepost.compaction import Compactor
@@ -114,7 +114,7 @@ class Keeping(ABC):
             names |= dict.fromkeys(row.thread for row in page.rows)
             if (after := page.cursor) is None:
                 break
-        begun = await self._ops.alone(side) | await self._ops.called(side)
+        begun = await overview.alone(self._ops, side) | await overview.called(self._ops, side)
         for name in {**names, **dict.fromkeys(sorted(begun))}:
             await self._ops.delete_thread(side, name, force=force)
         return len(names)

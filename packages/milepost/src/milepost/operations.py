@@ -20,7 +20,6 @@ from langgraph.checkpoint.base import (
 )
 
 from milepost import maintenance
-from milepost.callstore import CALL_PAGE, CallQuery, CallStore
 from milepost.codec import Codec, Header, Memory
 from milepost.codec.codec import of_checkpoint
 from milepost.codec.drafts import Draft, DraftWrite
@@ -60,9 +59,7 @@ from milepost.store import (
     Stats,
     Store,
     ThreadPage,
-    ThreadRow,
 )
-from milepost.unfinished import work_left
 from milepost.upgrading import Upgrader
 
 PAGE = 64
@@ -90,7 +87,7 @@ class Operations:
     def watch(self, op: str, thread: str = "") -> Watch:
         return Watch(self.shared.observers, op, thread)
 
-    def _report(self, op: str, thread: str, damage: str) -> None:
+    def report(self, op: str, thread: str, damage: str) -> None:
         """Tell that something stored was damaged and passed over."""
         log.warning("thread %s: %s", thread_hash(thread), damage)
         observers = self.shared.observers
@@ -194,7 +191,7 @@ class Operations:
                 snapshot = loaded.snapshots[0]
                 packs = loaded.packs.get(thread, ())
                 for damage in loaded.damage:
-                    self._report("get", thread, damage)
+                    self.report("get", thread, damage)
                 try:
                     past = await self._past(store, snapshot, place.ns)
                     with unhurried(len(packs)):
@@ -204,7 +201,7 @@ class Operations:
                     codec.reset(thread)
                     if place.id is not None:
                         raise
-                    self._report("get", thread, exc.message)
+                    self.report("get", thread, exc.message)
                     if heads is not None:
                         heads.passed_over(place, snapshot.row.id)
                     loaded = await self._older(store, snapshot)
@@ -321,7 +318,7 @@ class Operations:
             loaded = await store.page(query, after, PAGE if limit is None else min(limit, PAGE))
             shelves = {thread: codec.shelf(thread, packs) for thread, packs in loaded.packs.items()}
             for damage in loaded.damage:
-                self._report("list", query.thread or "", damage)
+                self.report("list", query.thread or "", damage)
             found: list[CheckpointTuple] = []
             for snapshot in loaded.snapshots:
                 if snapshot.row.ns == ATTACHMENTS or (query.ns is None and snapshot.row.ns.startswith(BEFORE)):
@@ -341,7 +338,7 @@ class Operations:
                     # Of all threads, one that this release cannot read holds up no other.
                     if query.thread is not None and not isinstance(exc, Corrupt):
                         raise
-                    self._report("list", snapshot.thread, exc.message)
+                    self.report("list", snapshot.thread, exc.message)
                     continue
                 if wanted is None or matches(item.metadata, wanted):
                     found.append(item)
@@ -557,45 +554,6 @@ class Operations:
     async def threads(self, side: Side, after: tuple[str, ...] | None) -> ThreadPage:
         with self.watch("threads"):
             return await (await self.open(side)).threads(after, PAGE)
-
-    async def with_statuses(self, side: Side, after: tuple[str, ...] | None) -> ThreadPage:
-        """`threads`, of which those whose owner is gone are looked at: whether there is work left."""
-        page = await self.threads(side, after)
-        rows = [row if row.status != "abandoned" else await self._judged(side, row) for row in page.rows]
-        return ThreadPage(tuple(rows), page.cursor)
-
-    async def _judged(self, side: Side, row: ThreadRow) -> ThreadRow:
-        try:
-            found = await side.store.page(Query(thread=row.thread, ns="", id=row.head), None, 1, items=False)
-            settled = bool(found.snapshots) and not work_left(self.codec, found.snapshots[0])
-        except (Corrupt, Unserializable) as exc:
-            self._report("threads", row.thread, exc.message)
-            settled = False  # whoever resumes it will see
-        return row._replace(settled=settled)
-
-    async def called(self, side: Side) -> set[str]:
-        """The threads of which the ledger has records; "" for those of global keys."""
-        names: set[str] = set()
-        if "ledger" not in self.shared.backend.capabilities:
-            return names
-        store = cast("CallStore", await self.open(side))
-        after: tuple[str, ...] | None = None
-        while True:
-            page = await store.calls(CallQuery(), after, CALL_PAGE)
-            names |= {row.thread for row in page.rows}
-            if (after := page.cursor) is None:
-                return names
-
-    async def alone(self, side: Side) -> set[str]:
-        """The threads of which there is nothing but what a copy, or a restoration, had brought before it ended."""
-        names: set[str] = set()
-        store = await self.open(side)
-        after: tuple[str, ...] | None = None
-        while True:
-            page = await store.strays(after, PAGE)
-            names |= {one.thread for one in page.found if one.kind == "thread"}
-            if (after := page.cursor) is None:
-                return names
 
     async def stats(self, side: Side, thread: str | None) -> Stats:
         name = None if thread is None else check_thread(thread)

@@ -19,7 +19,7 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from milepost import maintenance
+from milepost import maintenance, overview
 from milepost.codec import Codec, Memory, Vault
 from milepost.codec.codec import facets
 from milepost.codec.drafts import Draft, DraftWrite
@@ -294,7 +294,7 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
     def _threads(self, status: Status | None) -> Iterator[ThreadRow]:
         after: tuple[str, ...] | None = None
         while True:
-            page = run(self._ops.with_statuses(self._blocking(), after))
+            page = run(overview.with_statuses(self._ops, self._blocking(), after))
             yield from (row for row in page.rows if status in (None, row.status))
             if (after := page.cursor) is None:
                 return
@@ -306,7 +306,7 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
     async def _athreads(self, status: Status | None) -> AsyncIterator[ThreadRow]:
         after: tuple[str, ...] | None = None
         while True:
-            page = await self._ops.with_statuses(self._async(), after)
+            page = await overview.with_statuses(self._ops, self._async(), after)
             for row in page.rows:
                 if status in (None, row.status):
                     yield row
