@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from milepost import compacting, lease, operations, retention, saver, survey
+from milepost import compacting, lease, operations, overview, retention, saver, survey
 from milepost.codec import guard, items
 from milepost.codec.envelope import Vault
 from milepost.codec.guard import Seen
@@ -181,10 +181,6 @@ def a_root_upgrades_its_children(patch: pytest.MonkeyPatch) -> None:
 
 def lost_channels_are_not_told(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("milepost.operations.Operations._drifted", lambda *_: None)
-
-
-def what_is_rebuilt_from_others_is_rewritten_after_them(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Dependents, "first", lambda _, rows: rows)
 
 
 def what_is_rebuilt_beside_is_left_behind(patch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,12 @@
-"""Which checkpoints of a thread cannot be upgraded any more once others are rewritten.
+"""Which checkpoints of a thread cannot be upgraded any more once what others were before they were rewritten is gone.
 
 A free function sees the delta channels of a checkpoint as they were, which are rebuilt from what its ancestors have stored.
-When these are of the new version, nobody can tell what that was.
+When these are of the new version, only what the migration keeps of them tells what that was.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 
 from milepost.codec import Codec
 from milepost.errors import MilepostError
@@ -42,18 +42,6 @@ class Dependents:
                 found.add(place)
         return found
 
-    def needs(self, row: CheckpointRow) -> set[Place]:
-        """The ancestors that `row` is rebuilt from."""
-        return {place for place, _ in self._ancestors(row)} if self._upgrader.frees else set()
-
-    def first(self, rows: list[CheckpointRow]) -> list[CheckpointRow]:
-        """`rows`, but those that are rebuilt before what they are rebuilt from."""
-        if not self._upgrader.frees:
-            return rows
-        rebuilt = {(row.ns, row.id) for row in rows if self._wants(row)[1]}
-        first = [row for row in reversed(by_depth(self._rows.values())) if (row.ns, row.id) in rebuilt]
-        return [*first, *(row for row in rows if (row.ns, row.id) not in rebuilt)]
-
     def _wants(self, row: CheckpointRow) -> tuple[Midway | None, Collection[str]]:
         """The channels that a free function has to see and that have no value there, and by which schema."""
         place = (row.ns, row.id)
@@ -77,16 +65,6 @@ class Dependents:
             return (lying & {*sought}) | self._upgrader.made(midway, self._thread, row, header, sought)
         except MilepostError:
             return ()
-
-    def _ancestors(self, row: CheckpointRow) -> Iterator[tuple[Place, CheckpointRow]]:
-        """What is looked at to rebuild `row`."""
-        midway, names = self._wants(row)
-        missing, seen = set(names), {(row.ns, row.id)}
-        while missing and (above := self._above(row)) is not None and above[0] not in seen:
-            yield above
-            place, row = above
-            seen.add(place)
-            missing.difference_update(self._there(row, midway, missing))
 
     def _meets(
         self,

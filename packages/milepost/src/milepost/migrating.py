@@ -77,16 +77,8 @@ class _Run:
     """Namespace -> what was copied of it: checkpoint id -> as it was then."""
     asked: set[Place] = field(default_factory=set)
     """The checkpoints whose questions were looked at."""
-    kept: dict[Place, Place] = field(default_factory=dict)
-    """What stays as it is -> the checkpoint that could not be upgraded and is rebuilt from it."""
     stuck: set[str] = field(default_factory=set)
     """Namespaces that stay where they are, because some of their checkpoints cannot be upgraded."""
-
-    def refuse(self, row: CheckpointRow, why: str, needs: Iterable[Place]) -> None:
-        """A checkpoint stays as it is, and so does what it needs to be rebuilt."""
-        self.refused[row.ns, row.id] = why
-        for place in needs:
-            self.kept.setdefault(place, (row.ns, row.id))
 
     def over(self, place: Place) -> bool:
         return place in self.done or place in self.refused
@@ -172,12 +164,11 @@ class Migrator:
                 break
             if chart is None:
                 break
-            dependents = Dependents(self._codec, self._upgrader, thread, chart)
             batch, images = Batch(), dict[Place, Image]()
             try:
-                work = await self._work(run, moving, chart, dependents)
+                work = await self._work(run, moving, chart)
                 if work is not None and work.rows:
-                    batch, images = await self._batch(run, chart, work, dependents)
+                    batch, images = await self._batch(run, chart, work)
             except Moved:
                 # It was written to meanwhile, and may be another one now.
                 self._codec.reset(thread)
@@ -216,7 +207,7 @@ class Migrator:
                 return 0, (why,)
         return await self._former.finalise(thread), ()
 
-    async def _work(self, run: _Run, moving: Moving, chart: Chart, dependents: Dependents) -> _Work | None:
+    async def _work(self, run: _Run, moving: Moving, chart: Chart) -> _Work | None:
         """What is to be done next, of a thread as it is now; None when there is nothing more."""
         heads = _heads(chart.rows)
         moves = await moving.of(chart, run.thread, heads)
@@ -224,7 +215,7 @@ class Migrator:
         run.stuck |= moves.stuck
         looked = heads | self._below(run, chart, heads)
         if not run.history:
-            looked |= dependents.of(looked | _rewritten(chart))
+            looked |= Dependents(self._codec, self._upgrader, run.thread, chart).of(looked | _rewritten(chart))
         stale = self._stale(run, chart, moves, looked)
         # The innermost first: what called it is not of this version before it has moved.
         for ns in sorted(moves.spaces, key=lambda ns: (-ns.count("|"), ns)):
@@ -242,11 +233,10 @@ class Migrator:
         held |= {(moves.spaces.get(ns, ns), id) for ns, id in held}
         for row in stale:
             if (row.ns, row.id) in held:
-                why = (
+                run.refused[row.ns, row.id] = (
                     f"checkpoint {row.id!r} of thread {run.thread!r} made a call of a subgraph that cannot be upgraded"
                 )
-                run.refuse(row, why, dependents.needs(row))
-        rows = dependents.first([row for row in stale if (row.ns, row.id) not in held])
+        rows = [row for row in stale if (row.ns, row.id) not in held]
         if not rows:
             asking = [row for row in chart.rows if (row.ns, row.id) in heads and (row.ns, row.id) not in held]
             rows = [row for row in asking if await self._asks_anew(run, chart, row)]
@@ -376,9 +366,7 @@ class Migrator:
         if run.dry:
             run.done |= images
 
-    async def _batch(
-        self, run: _Run, chart: Chart, work: _Work, dependents: Dependents
-    ) -> tuple[Batch, dict[Place, Image]]:
+    async def _batch(self, run: _Run, chart: Chart, work: _Work) -> tuple[Batch, dict[Place, Image]]:
         """As much of `work` as goes in one step, and what it means. What cannot be upgraded is refused."""
         entered: list[CheckpointRow] = []
         writes: list[tuple[str, str, WriteRow]] = []
@@ -387,18 +375,11 @@ class Migrator:
         size = 0
         for row in work.rows[:BATCH]:
             ns = row.ns if work.now is None else work.now
-            if (needs := run.kept.get((row.ns, row.id))) is not None:
-                why = (
-                    f"checkpoint {row.id!r} of thread {run.thread!r} stays as it is: checkpoint {needs[1]!r}, which cannot be "
-                    "upgraded, has delta channels that are rebuilt from it"
-                )
-                run.refuse(row, why, dependents.needs(row))
-                continue
             snapshot = Snapshot(run.thread, row, written_to(chart, row), chart.generation)
             try:
                 image, new, written, fresh = await self._rewritten(snapshot, ns, _children(chart, row))
             except OF_WHAT_IS_STORED as exc:
-                run.refuse(row, exc.message, dependents.needs(row))
+                run.refused[row.ns, row.id] = exc.message
                 if work.now is not None:
                     run.stuck.add(row.ns)
                 continue
