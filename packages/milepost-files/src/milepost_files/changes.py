@@ -117,16 +117,18 @@ class DropSome(Change):
     answer: str | None
 
     def __init__(self, drop: Drop, token: str, generation: int) -> None:
-        self.tidy = None if drop.more else True
         self._drop = drop
         self._token = token
         self._generation = generation
 
     def decide(self, index: Index, read: Read, now: float) -> FrameDraft | None:
         self.answer = "" if index.generation == self._generation else None
-        if token(index) != self._token:
-            return None
         drop = self._drop
+        if token(index) != self._token:
+            # A log that is rewritten has another token: those who drop in turns would keep each other from it for good.
+            self.tidy = False
+            return None
+        self.tidy = None if drop.more else True
         record: Record = [
             frames.DROP,
             self._generation,

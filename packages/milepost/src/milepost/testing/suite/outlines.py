@@ -84,6 +84,23 @@ class Outlines(Behaviours):
         assert await store.drop("thread", Drop((("", "0003"),)), token) is None, "somebody has put since"
         assert len(getattr(await store.outline("thread"), "marks", ())) == 4 + 7 + 3 - 2 + 1
 
+    async def test_a_step_that_is_refused_leaves_the_state_as_it_was(self, lab: Lab) -> None:
+        """Otherwise two who drop in turns would keep each other from it."""
+        chain, store = Chain(lab.saver), lab.store
+        for number in range(20):
+            await chain.put({"n": number})
+        await lab.saver.delete_thread("thread")
+        # Most of what the thread holds is now that it was deleted.
+        chain = Chain(lab.saver)
+        await chain.put({"n": 1}, id="1000")
+        outline = await store.outline("thread")
+        assert outline is not None
+        await chain.writes(("n", 3), task="other")
+        now = await store.outline("thread")
+        assert now is not None
+        assert await store.drop("thread", Drop(tuple(mark[:2] for mark in outline.marks)), outline.token) is None
+        assert await store.outline("thread") == now
+
     async def test_steps_are_bounded_and_together_are_the_plan(self, lab: Lab) -> None:
         # Half of what goes is writes.
         chain = Chain(lab.saver)
