@@ -384,14 +384,18 @@ class Operations:
             refused(self.shared, place.thread, exc)
             raise
         except BaseException as exc:
-            await self._abandoned(side, place.thread, spot, run, exc)
+            if run is not None and run.bereft:
+                run.cut = run.cut or draft.id
+                await self._disown(side, place.thread, {spot, *run.ahead()}, wait=False)
+            else:
+                await self._abandoned(side, place.thread, spot, run, exc)
             raise
         return config
 
     async def _abandoned(self, side: Side, thread: str, spot: Spot, run: Run | None, exc: BaseException) -> None:
         """Whoever was storing something at `spot` is stopped, which may be done. Where the thread was deleted under the run
         before, nobody else will have it go."""
-        if not isinstance(exc, Exception) and run is not None and run.cut is not None:
+        if run is not None and (run.bereft or (run.cut is not None and not isinstance(exc, Exception))):
             await self._disown(side, thread, [spot], wait=False)
 
     async def _disown(self, side: Side, thread: str, spots: Collection[Spot], *, wait: bool = True) -> None:
@@ -519,7 +523,10 @@ class Operations:
     async def delete_thread(self, side: Side, thread: str, *, force: bool = False) -> None:
         with self.watch("delete_thread", thread):
             store = await self.open(side)
+            runs = self.shared.runs.under_way(thread)
             await (store.delete_thread(thread, force=True) if force else store.delete_thread(thread))
+            for run in runs:
+                run.bereft = True
             self.codec.reset(thread)
             if self.shared.spaces is not None:
                 self.shared.spaces.forget(thread)

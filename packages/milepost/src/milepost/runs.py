@@ -36,6 +36,9 @@ class Run:
         self.thread = thread
         self.cut: str | None = None
         """The checkpoint whose put was refused because its thread was deleted."""
+        self.bereft = False
+        """This process has deleted its thread. What it goes on to put may still be refused for another reason first: that
+        a write which was cancelled is missing."""
         self.first = False
         """It has looked for its thread, which was not there, and has put nothing yet."""
         self._lock = threading.Lock()
@@ -115,6 +118,11 @@ class Runs:
             return self.here(place.thread)
         run = self._runs.get(id(runtime))
         return run if run is not None and run.thread == place.thread else None
+
+    def under_way(self, thread: str) -> list[Run]:
+        """The runs of `thread` that have begun; some are over."""
+        with self._lock:
+            return [run for run in self._runs.values() if run.thread == thread]
 
     def here(self, thread: str) -> Run | None:
         """The run of `thread` that this code belongs to."""
