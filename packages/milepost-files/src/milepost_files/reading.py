@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from milepost.collector import unhurried
+from milepost.collector import many, unhurried
 from milepost.errors import Corrupt
 from milepost.store import CheckpointRow, Pack, Snapshot, Span, WriteRow, merge_spans
 
@@ -112,7 +112,8 @@ class Reader:
             return []
         with unhurried(len(places)):
             offsets, lengths, writers, firsts, counts = zip(*places, strict=True)
-            return list(map(Pack, writers, firsts, counts, self._read(list(zip(offsets, lengths, strict=True)))))
+            blobs = self._read(list(zip(offsets, lengths, strict=True)))
+            return many(Pack, zip(writers, firsts, counts, blobs, strict=True))
 
     def parts(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """The bytes of these places, as they are."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Collection, Iterable, Sequence
-from itertools import starmap
+from itertools import groupby, starmap
+from operator import attrgetter
 from typing import Any, cast
 
 from milepost.callstore import CallAnswer, CallChange, CallPage, CallQuery, unsettled
-from milepost.collector import unhurried
+from milepost.collector import many, unhurried
 from milepost.errors import Conflict
 from milepost.fences import Lease, head_moved, thread_deleted
 from milepost.store import (
@@ -317,7 +318,7 @@ class PostgresStore:
         names = [("export_writes", "writes"), ("export_rows", "rows")]
         steps = tuple(self._queries[name].step(_export_from(phase, (), thread, limit)) for name, phase in names)
         written, entered = await self._answers(Request("export a thread", steps))
-        more = _Found(starmap(Row, [*written, *entered]))
+        more = _Found(many(Row, [*written, *entered]))
         _unchanged(thread, token, more)
         rows, writes, _ = more.batch()
         return Batch(rows, writes, packs, ("calls", token))
@@ -440,7 +441,7 @@ class PostgresStore:
     async def _rows(self, op: str, step: Step) -> list[Row]:
         answer = await self._answer(op, step)
         with unhurried(len(answer)):
-            return list(starmap(Row, answer))
+            return many(Row, answer)
 
     async def _answer(self, op: str, step: Step) -> Sequence[tuple[Any, ...]]:
         return (await self._answers(Request(op, (step,))))[0]
@@ -449,13 +450,18 @@ class PostgresStore:
         return cast("Sequence[Sequence[tuple[Any, ...]]]", await self._port.call(request))
 
 
+_kind = attrgetter("kind")
+_pack = attrgetter("a", "b", "c", "data")
+"""The fields of a row of that kind that a `Pack` has."""
+
+
 class _Found:
     """The rows of an answer by kind. They come in no order."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
-        self.kinds: tuple[list[Row], ...] = ([], [], [], [])
-        for row in rows:
-            self.kinds[row.kind].append(row)
+        self.kinds: list[list[Row]] = [[], [], [], []]
+        for kind, some in groupby(sorted(rows, key=_kind), _kind):
+            self.kinds[kind] = list(some)
 
     def batch(self) -> tuple[tuple[CheckpointRow, ...], tuple[tuple[str, str, WriteRow], ...], tuple[Pack, ...]]:
         """The rows as an export has them."""
@@ -468,9 +474,13 @@ class _Found:
 
     def packs_of(self, key: int | None) -> list[Pack]:
         """The packs of the thread with this key, each once; with None, all."""
-        rows = self.kinds[PACK]
+        rows = self.kinds[PACK] if key is None else [row for row in self.kinds[PACK] if row.ref == key]
+        if not rows:
+            return []
         with unhurried(len(rows)):
-            return list({(row.a, row.b): wire.pack(row) for row in rows if key is None or row.ref == key}.values())
+            writers, firsts, counts, data = zip(*map(_pack, rows), strict=True)
+            packs = many(Pack, zip(writers, firsts, counts, data, strict=True))
+            return list(dict(zip(zip(writers, firsts, strict=True), packs, strict=True)).values())
 
 
 class _Given:

@@ -10,6 +10,7 @@ from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 from langgraph.checkpoint.serde.types import INTERRUPT
+from milepost.collector import many, unhurried
 from milepost.fences import Lease
 from milepost.store import Batch, Chart, CheckpointRow, Mark, Outline, Pack, Span, WriteRow
 
@@ -125,7 +126,11 @@ def span_of(member: bytes) -> Span:
 
 def packs(flat: Sequence[bytes]) -> list[Pack]:
     """From members and data in turn."""
-    return [Pack(*span_of(flat[at]), flat[at + 1]) for at in range(0, len(flat), 2)]
+    if not flat:
+        return []
+    with unhurried(len(flat)):
+        _, writers, firsts, counts = zip(*map(_MEMBER.unpack, flat[::2]), strict=True)
+        return many(Pack, zip(writers, firsts, counts, flat[1::2], strict=True))
 
 
 def place(ns: str, id: str) -> bytes:

@@ -1,9 +1,15 @@
-"""Building many objects at once without the garbage collector, whose passes over them would find nothing."""
+"""Building many objects at once: without the garbage collector, whose passes over them would find nothing, and without
+a Python function for each."""
 
 from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Iterable
+from itertools import repeat
+from typing import Any, TypeVar
+
+T = TypeVar("T", bound=tuple[Any, ...])
 
 _MANY = 64
 
@@ -32,6 +38,11 @@ class unhurried:  # noqa: N801  # used as a context, like a function
         if self._pauses:
             _paused = False
             gc.enable()
+
+
+def many(kind: type[T], rows: Iterable[tuple[Any, ...]]) -> list[T]:
+    """`rows` as named tuples of this kind, whose fields each of them has, in order."""
+    return list(map(tuple.__new__, repeat(kind), rows))
 
 
 def _resume_in_child() -> None:
