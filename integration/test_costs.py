@@ -187,6 +187,20 @@ def test_a_put_of_a_long_conversation_costs_little_more_than_that_of_a_short_one
     assert long.sent - short.sent <= 64
 
 
+def test_a_thread_that_was_deleted_before_costs_what_another_one_does(tapped: tuple[str, Saver, Tap | None]) -> None:
+    _, saver, tap = tapped
+    before, after = Costed(saver, tap), Costed(saver, tap)
+    run(_tiny(before, STEPS))
+    saver.delete_thread("agent")
+    run(_tiny(after, STEPS))
+    operations: tuple[Operation, ...] = ("put", "put_writes")
+    for operation in operations:
+        first, second = before.usual(operation), after.usual(operation)
+        assert second.calls - first.calls <= 20
+        assert (second.system, second.trips) == (first.system, first.trips)
+        assert abs(second.sent - first.sent) <= 16
+
+
 class Ledgered:
     """A ledger that notes what its calls cost."""
 

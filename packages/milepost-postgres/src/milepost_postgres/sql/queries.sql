@@ -29,7 +29,7 @@ c.place, c.ns, c.id, c.parent, {key} AS key, c.at, c.facets, c.spans[:] AS spans
 )
 
 -- part: admissible
-(%(generation)s::int8 IS NULL OR generation = %(generation)s::int8) AND {in_time} AND NOT EXISTS (SELECT FROM refused)
+{there} AND NOT EXISTS (SELECT FROM refused)
 
 -- part: present
 -- The thread, made where it is not there. `here` has its latest state.
@@ -69,11 +69,25 @@ refused AS (
 (SELECT fence FROM here WHERE NOT {in_time})
 
 -- part: there
--- The same for a thread that is there and was never deleted; nothing otherwise. Nearly every put is to such a thread,
--- and a shorter statement is carried out faster.
+-- Whether the thread is as its writer takes it to be.
+(%(generation)s::int8 IS NULL OR generation = %(generation)s::int8) AND {in_time}
+
+-- part: there_to_put
+-- The same for a thread that is there, and for nothing that might be of its deleted past (the statement above decides
+-- about that). Nearly every put is such a one, and a shorter statement is carried out faster.
 admitted AS MATERIALIZED (
     SELECT key FROM locked
-    WHERE tombstone IS NULL AND (%(generation)s::int8 IS NULL OR generation = %(generation)s::int8) AND {in_time}
+    WHERE {there} AND (
+        tombstone IS NULL
+        OR NOT tombstone && (%(named)s::text[] || %(id)s::text) AND floor <= ALL (%(named)s::text[])
+    )
+)
+
+-- part: there_to_write
+-- The same for pending writes.
+admitted AS MATERIALIZED (
+    SELECT key FROM locked
+    WHERE {there} AND (tombstone IS NULL OR %(id)s::text <> ALL (tombstone) AND floor <= %(id)s::text)
 )
 
 -- part: locked_to_put
@@ -146,12 +160,12 @@ ON CONFLICT (hash) DO UPDATE SET generation = thread.generation
 
 -- name: put_there
 -- The same where the thread is there.
-WITH {locked_to_put}, {there}, {put_row}, {put_packs}
+WITH {locked_to_put}, {there_to_put}, {put_row}, {put_packs}
 SELECT EXISTS (SELECT FROM admitted), generation, NULL::text, NULL::int8 FROM locked
 
 -- name: put_there_alone
 -- The same for a checkpoint that needs nothing newly.
-WITH {locked_to_put}, {there}, {put_row}
+WITH {locked_to_put}, {there_to_put}, {put_row}
 SELECT EXISTS (SELECT FROM admitted), generation, NULL::text, NULL::int8 FROM locked
 
 -- part: sort_key
@@ -234,12 +248,12 @@ SELECT EXISTS (SELECT FROM admitted), (SELECT generation FROM here), (SELECT id 
 -- name: put_writes_there
 -- The same where the thread is there. Instead of numbers, how many were stored: when that is not all of them, the
 -- statement above is to say which are accepted.
-WITH {locked_to_write}, {there}, {write_rows}, {write_packs}
+WITH {locked_to_write}, {there_to_write}, {write_rows}, {write_packs}
 SELECT EXISTS (SELECT FROM admitted), generation, NULL::text, NULL::int8, (SELECT count(*) FROM stored) FROM locked
 
 -- name: put_writes_there_alone
 -- The same for writes that need nothing newly.
-WITH {locked_to_write}, {there}, {write_rows}
+WITH {locked_to_write}, {there_to_write}, {write_rows}
 SELECT EXISTS (SELECT FROM admitted), generation, NULL::text, NULL::int8, (SELECT count(*) FROM stored) FROM locked
 
 -- part: wanted
