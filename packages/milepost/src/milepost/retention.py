@@ -207,7 +207,9 @@ class Lineage:
         firm = self._with_roots(pinned) & self.rows.keys()
         firm |= self._replayed(firm) | {place for ns, _ in heads for place in self.replaced(ns)}
         roots = self.needed(place for place in heads | firm if not place[0])
-        return self._with_company({place for place in heads if not self._over(self.rows[place], roots)} | firm)
+        kept = {place for place in heads if not self._over(self.rows[place], roots)} | firm
+        # What they are rebuilt from stays for them alone: it is not what its own channels need that is needed, too.
+        return kept | self._company(self.needed(kept))
 
     def pinned(self, row: Mark) -> bool:
         """Whether somebody wants the checkpoint to stay."""
@@ -290,12 +292,12 @@ class Lineage:
                 if ":" not in ns:
                     chosen = self.needed(chosen | _as_of(rows, roots))
                 kept = kept | chosen
-        return self._with_company(kept)
+        return kept | self._company(kept)
 
-    def _with_company(self, kept: set[Place]) -> set[Place]:
-        """`kept`, with what a migration keeps of them, and the attachments, which any message may name."""
+    def _company(self, kept: set[Place]) -> set[Place]:
+        """What a migration keeps of `kept`, and the attachments, which any message may name."""
         beside = [ns for ns in self.spaces if ns == ATTACHMENTS or ns.startswith(BEFORE)]
-        return kept | {
+        return {
             (ns, row.id)
             for ns in beside
             for row in self.spaces[ns]
