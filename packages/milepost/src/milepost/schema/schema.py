@@ -349,10 +349,12 @@ class Schema:
                 carried += gathered(image, waiting.pop(step.target, ()), names)
             for version, some in waiting.items():
                 others = gathered(image, some, names)
+                left: list[Write] = []
                 for step in self._along(version, place).steps:
                     for change in step.changes:
-                        others = carry_writes(change, Tasks(image), others, str(place), image.gone)
+                        others = carry_writes(change, Tasks(image), others, str(place), left)
                 carried += others
+                image.gone += left
         except NotDeclared as exc:
             raise self.refusal(place, verdict.version, REFUSED, str(exc)) from exc
         image.writes = settled(carried)
