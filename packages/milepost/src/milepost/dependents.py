@@ -29,6 +29,8 @@ class Dependents:
         self._thread = thread
         self._rows = {(row.ns, row.id): row for row in chart.rows if not row.ns.startswith(BEFORE)}
         self._wanted: dict[Place, tuple[Midway | None, Collection[str]]] = {}
+        self.unread: dict[Place, str] = {}
+        """Why it cannot be told what a checkpoint is rebuilt from."""
         self._met: dict[tuple[Midway | None, str], dict[Place, bool]] = {}
 
     def of(self, looked: Collection[Place]) -> set[Place]:
@@ -51,7 +53,8 @@ class Dependents:
                 header = self._codec.header(self._thread, row)
                 found = None if schema is None else self._upgrader.wanting(schema, self._thread, row, header)
                 self._wanted[place] = (None, ()) if found is None else (found[0], found[1].keys())
-            except MilepostError:
+            except MilepostError as exc:
+                self.unread[place] = exc.message
                 self._wanted[place] = (None, (_ANY,))
         return self._wanted[place]
 

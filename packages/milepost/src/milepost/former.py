@@ -46,12 +46,16 @@ class Former:
             found = Snapshot(thread, older, written_to(chart, older), chart.generation)
             yield self._codec.rehome(thread, found, kept_space(ns, spaces_of(older.ns)[1]))
 
-    async def finalise(self, thread: str) -> int:
-        """Remove it, and tell of how many checkpoints it was."""
-        chart = await self._store.chart(thread)
-        former = {(row.ns, row.id) for row in chart.rows if row.ns.startswith(BEFORE)} if chart else set[Place]()
-        if former:
-            await maintenance.drop_checkpoints(self._store, self._codec, thread, former)
+    async def finalise(self, thread: str, chart: Chart) -> int | None:
+        """Remove it, and tell of how many checkpoints it was. None if the thread is not as `chart` says any more."""
+        former = {(row.ns, row.id) for row in chart.rows if row.ns.startswith(BEFORE)}
+        if not former:
+            return 0
+        plan = await maintenance.plan_thread(
+            self._store, self._codec, thread, lambda lineage: {place for place in lineage.rows if place not in former}
+        )
+        if plan is None or plan.token != chart.token or not (await maintenance.carry_out(self._store, plan)).done:
+            return None
         return len(former)
 
     async def undo(self, thread: str, only: Collection[Place] | None = None) -> tuple[int, tuple[str, ...]]:
@@ -108,12 +112,44 @@ class Former:
             if since:
                 refused[place] = f"checkpoint {place[1]!r} of thread {thread!r} was written to since: {since}"
         moved = {now: original.row.ns for (now, _), original in originals.items() if original.row.ns != now}
-        for now, origin in moved.items():
-            new = {row.id for row in chart.rows if row.ns == now} - {id for ns, id in originals if ns == now}
-            if new or any(ns == now for ns, _ in refused):
-                why = f"namespace {now!r} of thread {thread!r}, which was {origin!r}, was written to since"
-                refused |= {place: why for place in originals if place[0] == now and place not in refused}
+        while stay := self._staying(thread, chart, moved, originals.keys(), refused):
+            refused |= stay
         return refused
+
+    def _staying(
+        self,
+        thread: str,
+        chart: Chart,
+        moved: Mapping[str, str],
+        originals: Collection[Place],
+        refused: Collection[Place],
+    ) -> dict[Place, str]:
+        """Those in `moved` namespaces (by their names of now, with their former ones) that stay because of `refused`: a
+        namespace goes back as a whole, and with the checkpoints that called it, which name its node."""
+        stay: dict[Place, str] = {}
+        ids = {id for _, id in refused}
+        for now, origin in moved.items():
+            mine = [place for place in originals if place[0] == now and place not in refused]
+            rows = [row for row in chart.rows if row.ns == now] if mine else []
+            if {row.id for row in rows} - {id for ns, id in originals if ns == now} or any(
+                ns == now for ns, _ in refused
+            ):
+                why = f"namespace {now!r} of thread {thread!r}, which was {origin!r}, was written to since"
+            elif any(not ids.isdisjoint(self._callers(thread, row)) for row in rows):
+                why = (
+                    f"namespace {now!r} of thread {thread!r}, which was {origin!r}, stays as it is, for a checkpoint that "
+                    "called it does"
+                )
+            else:
+                continue
+            stay |= dict.fromkeys(mine, why)
+        return stay
+
+    def _callers(self, thread: str, row: CheckpointRow) -> Collection[str]:
+        """The ids of the checkpoints that a checkpoint of a subgraph was called from."""
+        with suppress(MilepostError):  # a damaged one stays by itself
+            return (self._codec.header(thread, row).metadata.get("parents") or {}).values()
+        return ()
 
     def _resting(
         self, there: Mapping[Place, CheckpointRow], originals: Mapping[Place, Snapshot], refused: Collection[Place]

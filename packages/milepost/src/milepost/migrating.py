@@ -196,16 +196,19 @@ class Migrator:
 
     async def _finalise(self, thread: str) -> tuple[int, tuple[str, ...]]:
         """Remove what was there before, unless something that an older release has stored since is rebuilt from it."""
-        chart = await self._store.chart(thread)
-        if chart is not None and self._upgrader.frees:
-            waiting = sorted(Dependents(self._codec, self._upgrader, thread, chart).of(_rewritten(chart)))
-            if waiting:
-                why = (
-                    f"checkpoint {waiting[0][1]!r} of thread {thread!r} was stored by an older release since, and has delta "
-                    "channels that are rebuilt from what would be removed: migrate the thread again first"
-                )
-                return 0, (why,)
-        return await self._former.finalise(thread), ()
+        for _ in range(TRIES):
+            chart = await self._store.chart(thread)
+            if chart is None:
+                return 0, ()
+            if self._upgrader.frees:
+                dependents = Dependents(self._codec, self._upgrader, thread, chart)
+                waiting = sorted(dependents.of(_rewritten(chart)))
+                if waiting:
+                    return 0, (_needs_what_is_kept(thread, waiting[0], dependents.unread.get(waiting[0])),)
+            removed = await self._former.finalise(thread, chart)
+            if removed is not None:
+                return removed, ()
+        raise busy(thread)
 
     async def _work(self, run: _Run, moving: Moving, chart: Chart) -> _Work | None:
         """What is to be done next, of a thread as it is now; None when there is nothing more."""
@@ -549,6 +552,19 @@ class Migrator:
             return False
         serde = self._codec.serde
         return serde.dumps_typed(one) == serde.dumps_typed(other)
+
+
+def _needs_what_is_kept(thread: str, place: Place, unread: str | None) -> str:
+    """Why a thread is not finalised; `unread`, why a checkpoint could not be looked at."""
+    if unread is not None:
+        return (
+            f"it cannot be told whether checkpoint {place[1]!r} of thread {thread!r} is rebuilt from what would be removed: "
+            f"{unread}"
+        )
+    return (
+        f"checkpoint {place[1]!r} of thread {thread!r} was stored by an older release since, and has delta channels that are "
+        "rebuilt from what would be removed: migrate the thread again first"
+    )
 
 
 def _rewritten(chart: Chart) -> set[Place]:

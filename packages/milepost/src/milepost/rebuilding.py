@@ -85,10 +85,10 @@ class Rebuilding:
         packs = await self.store.fetch(self.thread, spans) if spans else ()
         return walk.result(packs, {made: await self._values(made) for made in walk.made})
 
-    async def past(self, snapshot: Snapshot, header: Header) -> Mapping[str, Any]:
+    async def past(self, snapshot: Snapshot, header: Header, stored: bytes | None = None) -> Mapping[str, Any]:
         """The delta channels that a free function on the way of a checkpoint has to see, by their names there, where the
-        checkpoint itself has no value of them. Raises `SchemaMismatch` if they cannot be rebuilt, `Corrupt`, and `Moved` if it
-        is not what it was any more."""
+        checkpoint itself has no value of them. `stored` is its header in the store, where that is another one. Raises
+        `SchemaMismatch` if they cannot be rebuilt, `Corrupt`, and `Moved` if it is not what it was any more."""
         if self.upgrader is None or self.schema is None:
             return {}
         row = snapshot.row
@@ -102,7 +102,7 @@ class Rebuilding:
         except (SchemaMismatch, Corrupt, NotDeclared) as exc:
             # A migration rewrites a checkpoint before what it is rebuilt from.
             loaded = await self.store.get(self.thread, self.space, row.id)
-            if loaded is None or loaded.snapshots[0].row.header != row.header:
+            if loaded is None or loaded.snapshots[0].row.header != (stored or row.header):
                 raise self._gone(row.id) from exc
             if isinstance(exc, Corrupt):
                 raise
@@ -146,11 +146,12 @@ class Rebuilding:
         loaded = await self.store.get(self.thread, self.space, id)
         if loaded is None or self.upgrader is None or self.schema is None:
             raise self._gone(id)
+        stored = loaded.snapshots[0].row.header
         loaded = await self._then(loaded)
         # What was written to it is not asked for.
         snapshot = replace(loaded.snapshots[0], writes=())
         header = self.codec.header(self.thread, snapshot.row)
-        past = await self.past(snapshot, header)
+        past = await self.past(snapshot, header, stored)
         shelf = self.codec.shelf(self.thread, loaded.packs.get(self.thread, ()))
         try:
             image, _ = self.upgrader.read(self.schema, snapshot, header, shelf, (self.ns,), past=past, waiting=False)

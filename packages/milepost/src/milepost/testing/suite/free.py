@@ -12,16 +12,17 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot  # LangGraph has no 
 from milepost import migrating
 from milepost import schema as ms
 from milepost.errors import Corrupt, SchemaMismatch, Unavailable
+from milepost.former import Former
 from milepost.places import COUNTERS
 from milepost.rebuilding import Rebuilding
 from milepost.schema import Schema
-from milepost.testing.chain import Chain, at
+from milepost.testing.chain import Chain, at, inside
 from milepost.testing.faults import Plan
 from milepost.testing.lab import Face, Lab
 from milepost.testing.same import assert_same
 from milepost.testing.suite.basis import Behaviours
 from milepost.testing.suite.delta import DeltaRun, rebuilt, walked
-from milepost.testing.suite.histories import FIRST, same, second, since, upper
+from milepost.testing.suite.histories import FIRST, State, same, second, since, upper
 from milepost.testing.suite.migration import migrated
 
 
@@ -42,6 +43,18 @@ class Lines:
     def get(self) -> list[str]:
         """What it holds."""
         return self._lines
+
+
+class Raising(Lines):
+    """One whose reducer may fail."""
+
+    raises = False
+
+    def from_checkpoint(self, seed: Any) -> Lines:
+        """See `Lines`."""
+        if self.raises:
+            raise ValueError("cannot take it")
+        return super().from_checkpoint(seed)
 
 
 def louder(state: dict[str, Any]) -> Mapping[str, Any]:
@@ -466,6 +479,65 @@ class FreeFunctions(Behaviours):
         (told,) = await migrated(saver, mode="finalise")
         assert (told.changed > 0, told.refused) == (True, ())
         await _check(lab.open(schema=SECOND), run)
+
+    async def test_what_the_head_of_an_older_release_is_rebuilt_from_is_not_pruned(self, lab: Lab) -> None:
+        run = await _thread(lab)
+        saver = lab.open(schema=SECOND)
+        await migrated(saver, history=True)
+        run.live.append("waiting")
+        await run.step(("", "task 7", ["late"]))
+        await saver.prune(["thread"])
+        for view in (saver, lab.open(schema=SECOND)):
+            _check_one(await view.got(run.chain.latest), run)
+        (told,) = await migrated(saver, history=True)
+        assert told.refused == ()
+        _check_one(await saver.got(run.chain.latest), run)
+
+    async def test_what_an_older_release_stores_in_the_moment_of_finalising_is_kept(self, lab: Lab) -> None:
+        run = await _thread(lab)
+        saver = lab.open(schema=SECOND)
+        await migrated(saver, history=True)
+        run.live.append("waiting")
+        finalise, stored = Former.finalise, list[str]()
+
+        async def late(self: Former, thread: str, chart: Any) -> int | None:
+            if not stored:
+                stored.append(await run.step(("", "task 7", ["late"])))
+            return await finalise(self, thread, chart)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Former, "finalise", late)
+            (told,) = await migrated(saver, mode="finalise")
+        assert (told.changed, len(told.refused)) == (0, 1)
+        assert stored[0] in told.refused[0]
+        await _check(lab.open(schema=SECOND), run)
+
+    async def test_what_cannot_be_read_is_told_where_it_is_in_the_way_of_finalising(self, lab: Lab) -> None:
+        run = await _thread(lab)
+        saver = lab.open(schema=SECOND)
+        await migrated(saver, history=True)
+        run.chain.saver = lab.open(schema=Schema(State, version=9, name="s"))
+        await run.step(("", "task 7", ["NEWER"]))
+        (told,) = await migrated(saver, mode="finalise")
+        assert told.changed == 0
+        assert "written with version 9" in told.refused[0]
+
+    async def test_a_reducer_that_raises_over_what_is_kept_is_told(self, lab: Lab) -> None:
+        """It does not pass for a checkpoint that is rewritten again and again."""
+        run = await _thread(lab)
+        lines, whole = Raising(), ms.map_state(dict, writes=same, deltas={"d": Lines()})
+        steps = [ms.Step(1, 2, ms.map_state(dict, writes=same, deltas={"d": lines})), ms.Step(2, 3, whole)]
+        third = lab.open(schema=Schema(State, version=3, name="s", upgrades=steps))
+        await migrated(third, history=True)
+        run.chain.saver = lab.open(schema=Schema(State, version=2, name="s", upgrades=steps[:1]))
+        await run.step(("", "task 7", ["late"]))
+        other = Chain(third, "other")
+        await other.put({"n": 1})
+        lines.raises = True
+        with pytest.raises(SchemaMismatch, match="cannot take it"):
+            await third.got(run.chain.latest)
+        assert "other" in {inside(one.config)["thread_id"] for one in await third.list(None)}
+        assert any("cannot take it" in why for told in await migrated(third, history=True) for why in told.refused)
 
     async def test_what_a_newer_release_has_written_to_an_ancestor_is_not_seen(self, lab: Lab) -> None:
         run = await _thread(lab)
