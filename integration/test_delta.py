@@ -11,6 +11,7 @@ import milepost
 import pytest
 from driving import Durability, Flavour, Graph, graph_of, thread
 from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.runnables import RunnableConfig
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
@@ -66,7 +67,7 @@ async def _run(flavour: Flavour, graph: Graph, rounds: range, durability: Durabi
     done: Any = None
     # What LangGraph stores at the end with "exit" is a list that its threads change without a lock: of blocking tasks that
     # run beside each other one may lose the write of another, with any saver (1.2.24: `PregelLoop.put_writes`).
-    config = {**ONE, "max_concurrency": 1} if durability == "exit" else ONE
+    config: RunnableConfig = {**ONE, "max_concurrency": 1} if durability == "exit" else ONE
     for number in rounds:
         said = [HumanMessage(f"go {number}", id=f"h{number}")]
         done = await flavour.invoke(graph, {"messages": said}, config, durability=durability)
