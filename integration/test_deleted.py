@@ -16,6 +16,7 @@ from milepost.errors import MilepostError, ThreadDeleted
 from milepost.ledger import unsafe
 from milepost.operations import Operations
 from milepost.saver import Saver
+from milepost.testing.chain import checkpoint
 from milepost.tools import Ledger
 from typing_extensions import TypedDict
 
@@ -129,6 +130,45 @@ async def test_nothing_stays_of_what_was_cancelled_when_it_was_stored(
         await flavour.invoke(graph, {"said": ["again"]}, ONE, durability=durability)
     assert saver.stats("one")[:4] == (0, 0, 0, 0)
     assert list(saver.threads()) == []
+
+
+async def test_a_thread_that_was_brought_back_is_not_taken_from_its_run(saver: Saver, flavour: Flavour) -> None:
+    """Who copies it back says that its runs may go on."""
+
+    def gone_and_back() -> None:
+        if undone:
+            undone.pop()
+            saver.delete_thread("one")
+            saver.copy_thread("spare", "one")
+
+    undone: list[bool] = []
+    graph = chained(("a", says("a", gone_and_back)), ("b", says("b"))).compile(checkpointer=saver)
+    await flavour.invoke(graph, {"said": ["in"]}, ONE, durability="sync")
+    spares = says("c", lambda: saver.copy_thread("one", "spare"))
+    graph = chained(("c", spares), ("a", says("a", gone_and_back))).compile(checkpointer=saver)
+    undone.append(True)
+    done = await flavour.invoke(graph, {"said": ["again"]}, ONE, durability="sync")
+    assert done == (await flavour.state(graph, ONE)).values == {"said": ["in", "a", "b", "again", "c", "a"]}
+
+
+async def test_a_run_is_refused_at_once_when_its_own_process_has_deleted_its_thread(saver: Saver) -> None:
+    """Also what would be accepted because nobody can tell what it rests on."""
+    runtime = object()
+
+    def config(id: str | None = None, ns: str = "") -> Any:
+        named = {} if id is None else {"checkpoint_id": id}
+        return {"configurable": {"thread_id": "one", "checkpoint_ns": ns, "__pregel_runtime": runtime, **named}}
+
+    versions: Any = {"n": "1"}
+    metadata: Any = {"source": "loop", "step": 0}
+    saver.put(ONE, checkpoint("0001", {"n": 1}, versions), metadata, versions)
+    assert saver.get_tuple(config()) is not None
+    saver.delete_thread("one")
+    with pytest.raises(ThreadDeleted):
+        saver.put_writes(config("0002"), [("n", 2)], "task")
+    with pytest.raises(ThreadDeleted):
+        saver.put(config(ns="sub:1"), checkpoint("0003", {"n": 1}, versions), metadata, versions)
+    assert saver.stats("one")[:4] == (0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("when", ["deleted", "deleted and read"])

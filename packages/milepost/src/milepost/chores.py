@@ -141,6 +141,7 @@ async def _restored(
         for at in range(0, len(batch.rows), PAGE):
             await filling.load(replace(batch, rows=batch.rows[at : at + PAGE], writes=(), packs=()))
     ops.codec.reset(target)
+    ops.shared.runs.revived(target)
     attachments = sum(row.ns == ATTACHMENTS for row in batch.rows)
     size = upkeep.size_of(replace(batch, packs=tuple(packs)))
     return upkeep.Restored(target, len(batch.rows) - attachments, len(batch.writes), attachments, cut), size

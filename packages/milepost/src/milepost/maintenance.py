@@ -129,12 +129,12 @@ async def drop_checkpoints(store: Store, codec: Codec, thread: str, doomed: Coll
     await _shorten(store, codec, thread, lambda lineage: {place for place in lineage.rows if place not in doomed})
 
 
-async def disown(store: Store, codec: Codec, thread: str, places: AbstractSet[Place]) -> None:
-    """Remove these checkpoints and what they alone refer to; of those that are not there, the pending writes."""
+async def disown(store: Store, codec: Codec, thread: str, places: AbstractSet[Place], *, rows: bool = True) -> None:
+    """Remove these checkpoints, with `rows`, and what they alone refer to; of those that are not there, the pending writes."""
     outline = await store.outline(thread)
     if outline is None:
         return
-    if places & {mark[:2] for mark in outline.marks}:
+    if rows and places & {mark[:2] for mark in outline.marks}:
         await drop_checkpoints(store, codec, thread, places)
     for place in places & outline.strays.keys():
         await drop_strays(store, codec, thread, place)

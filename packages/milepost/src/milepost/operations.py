@@ -37,6 +37,7 @@ from milepost.errors import (
     ThreadDeleted,
     Unserializable,
 )
+from milepost.footing import refuse_the_moved
 from milepost.heads import Named
 from milepost.history import write_order
 from milepost.lease import fence_for, refused
@@ -183,13 +184,17 @@ class Operations:
             settled = spaces is not None and spaces.knows(thread, place.ns)
             space = place.ns if spaces is None else await self.space(side, store, place, above)
             loaded = await store.get(thread, space, place.id)
-            if loaded is None and settled:
+            if loaded is None and (settled or space != place.ns):
                 # A migration may have moved it meanwhile, or its undoing have moved it back.
                 space = await self.space(side, store, place, above, again=True)
                 loaded = await store.get(thread, space, place.id)
+            if loaded is None and place.id is None and self.shared.footing.shaken(thread, space, None):
+                await refuse_the_moved(store, thread, space)
+                self.shared.footing.leave(thread, space)
             while loaded is not None and loaded.snapshots:
                 snapshot = loaded.snapshots[0]
                 packs = loaded.packs.get(thread, ())
+                self.shared.footing.stands(thread, snapshot.row.ns, snapshot.generation)
                 for damage in loaded.damage:
                     self.report("get", thread, damage)
                 try:
@@ -230,12 +235,18 @@ class Operations:
         found = await store.page(Query(thread=thread, ns=row.ns, before=row.id), None, 1)
         return found if found.snapshots else None
 
-    async def _item(self, store: Store, snapshot: Snapshot, shelf: Shelf, ns: str) -> CheckpointTuple | None:
+    async def _item(
+        self, side: Side, store: Store, snapshot: Snapshot, shelf: Shelf, ns: str
+    ) -> CheckpointTuple | None:
         """One of a listing; as it is now, if it was rewritten meanwhile, and None if it has gone."""
         try:
             past = await self._past(store, snapshot, ns)
         except Moved:
-            loaded = await store.get(snapshot.thread, snapshot.row.ns, snapshot.row.id)
+            thread, id = snapshot.thread, snapshot.row.id
+            loaded = await store.get(thread, snapshot.row.ns, id)
+            if loaded is None and ns:
+                # It may have been given its name of now.
+                loaded = await store.get(thread, await self.space(side, store, Place(thread, ns, None), again=True), id)
             if loaded is None:
                 return None
             snapshot = loaded.snapshots[0]
@@ -331,11 +342,11 @@ class Operations:
                             continue
                     ns = asked or snapshot.row.ns
                     shelf = shelves.get(snapshot.thread) or codec.shelf("", ())
-                    item = await again(partial(self._item, store, snapshot, shelf, ns))
+                    item = await again(partial(self._item, side, store, snapshot, shelf, ns))
                     if item is None:
                         continue
-                except (Corrupt, FormatTooNew, SchemaMismatch, Unserializable) as exc:
-                    # Of all threads, one that this release cannot read holds up no other.
+                except (Corrupt, FormatTooNew, Moved, SchemaMismatch, Unserializable) as exc:
+                    # Of all threads, one that this release cannot read, or that is rewritten, holds up no other.
                     if query.thread is not None and not isinstance(exc, Corrupt):
                         raise
                     self.report("list", snapshot.thread, exc.message)
@@ -383,31 +394,27 @@ class Operations:
         except LeaseLost as exc:
             refused(self.shared, place.thread, exc)
             raise
+        except GeneratorExit:
+            raise  # nothing can be awaited any more
         except BaseException as exc:
-            if run is not None and run.bereft:
-                run.cut = run.cut or draft.id
-                await self._disown(side, place.thread, {spot, *run.ahead()}, wait=False)
-            else:
-                await self._abandoned(side, place.thread, spot, run, exc)
+            if not isinstance(exc, Exception) and run is not None and run.cut is not None:
+                # It may be stored, and nobody else will have it go.
+                await self._disown(side, place.thread, [spot], wait=False)
             raise
         return config
 
-    async def _abandoned(self, side: Side, thread: str, spot: Spot, run: Run | None, exc: BaseException) -> None:
-        """Whoever was storing something at `spot` is stopped, which may be done. Where the thread was deleted under the run
-        before, nobody else will have it go."""
-        if run is not None and (run.bereft or (run.cut is not None and not isinstance(exc, Exception))):
-            await self._disown(side, thread, [spot], wait=False)
-
-    async def _disown(self, side: Side, thread: str, spots: Collection[Spot], *, wait: bool = True) -> None:
+    async def _disown(
+        self, side: Side, thread: str, spots: Collection[Spot], *, rows: bool = True, wait: bool = True
+    ) -> None:
         """A run is refused since its thread was deleted. What LangGraph has put ahead of checkpoints that will not be
-        there was accepted: it goes, and no more is."""
+        there was accepted: it goes, and no more is. Without `rows`, only pending writes."""
         pending, spaces = self.shared.pending, self.shared.spaces
         try:
             for ns, id in spots:
                 if wait and (ahead := pending.ahead((thread, ns, id))):
                     await side.wait(ahead)
             places = {(ns if spaces is None else spaces.known(thread, ns), id) for ns, id in spots}
-            await maintenance.disown(side.store, self.codec, thread, places)
+            await maintenance.disown(side.store, self.codec, thread, places, rows=rows)
         except MilepostError as exc:
             log.warning("thread %s: late writes of a deleted run may be left: %s", thread_hash(thread), exc.message)
 
@@ -440,6 +447,8 @@ class Operations:
                     event.outcome = "stale"
                 if draft.ns != place.ns:
                     draft.ns = await self.space(side, store, place, again=True)
+                if draft.ns:
+                    await self._stand(store, place.thread, draft.ns, answer.generation)
                 if attempt + 1 < TRIES:
                     spans = codec.referred(draft)
                     packs = await store.fetch(place.thread, spans) if spans and answer.generation >= 0 else ()
@@ -449,6 +458,8 @@ class Operations:
                 answer = await store.put(place.thread, placed.row, placed.packs, generation, fence=fence, heads=heads)
             if answer.stale:
                 raise restless(place.thread)
+            if draft.ns:
+                await self._stand(store, place.thread, draft.ns, answer.generation, put=draft.id)
             codec.learn(placed, answer.generation)
             shared.pending.stored(place.thread, draft.id)
             if shared.heads is not None and place.id is None:
@@ -476,13 +487,20 @@ class Operations:
                 run.wrote((place.ns, id), (id,))
             await self._put_writes(side, place, drafts)
             if run is not None and run.cut is not None:
-                await self._disown(side, place.thread, [(place.ns, id)], wait=False)
                 run.refuse(f"a write of checkpoint {id!r}")
+        except GeneratorExit as exc:
+            error = exc
+            raise  # (as above)
         except BaseException as exc:
             error = exc
             if isinstance(exc, LeaseLost):
                 refused(self.shared, place.thread, exc)
-            await self._abandoned(side, place.thread, (place.ns, id), run, exc)
+            if (
+                (isinstance(exc, ThreadDeleted) or not isinstance(exc, Exception))
+                and run is not None
+                and run.cut is not None
+            ):
+                await self._disown(side, place.thread, [(place.ns, id)], rows=False, wait=False)
             raise
         finally:
             pending.end(op, error)
@@ -506,14 +524,43 @@ class Operations:
                 codec.renew(thread, answer.generation)
                 if space != ns:
                     space = await self.space(side, store, place, again=True)
+                if space:
+                    await self._stand(store, thread, space, answer.generation)
                 placed = codec.place_writes(thread, space, id, drafts, everything=attempt + 1 == TRIES)
                 generation = self._generation(thread, ns, placed.generation)
                 answer = await store.put_writes(thread, space, id, placed.rows, generation, fence=fence)
             if answer.stale:
                 raise restless(thread)
+            if space:
+                await self._stand(store, thread, space, answer.generation, written=id)
             codec.learn_writes(placed, answer.accepted, answer.generation)
             if event:
                 event.bytes = sum(len(row.value) + len(row.pack.data if row.pack else b"") for row in placed.rows)
+
+    async def _stand(
+        self,
+        store: Store,
+        thread: str,
+        ns: str,
+        generation: int,
+        *,
+        put: str | None = None,
+        written: str | None = None,
+    ) -> None:
+        """Raise `SchemaMismatch` if the namespace was moved away; what has been put there, or written, goes again."""
+        footing = self.shared.footing
+        if footing.shaken(thread, ns, generation):
+            try:
+                await refuse_the_moved(store, thread, ns, own=put)
+            except SchemaMismatch:
+                if put is not None:
+                    await maintenance.disown(store, self.codec, thread, {(ns, put)})
+                if written is not None:
+                    await maintenance.drop_strays(store, self.codec, thread, (ns, written))
+                raise
+        elif put is None:
+            return
+        footing.stands(thread, ns, generation)
 
     def _generation(self, thread: str, ns: str, placed: int | None) -> int | None:
         """What a write to namespace `ns` depends on, whose addresses are of generation `placed`."""
@@ -525,8 +572,8 @@ class Operations:
             store = await self.open(side)
             runs = self.shared.runs.under_way(thread)
             await (store.delete_thread(thread, force=True) if force else store.delete_thread(thread))
-            for run in runs:
-                run.bereft = True
+            for run, newest in runs:
+                run.cut = run.cut or newest
             self.codec.reset(thread)
             if self.shared.spaces is not None:
                 self.shared.spaces.forget(thread)
@@ -544,6 +591,11 @@ class Operations:
                 what="strategy",
                 value=repr(strategy),
             )
+
+    async def copy_thread(self, side: Side, source: str, target: str) -> None:
+        """See `milepost.saver.Saver.copy_thread`."""
+        await self.maintain(side, maintenance.copy_thread, source, target)
+        self.shared.runs.revived(target)
 
     async def maintain(self, side: Side, what: Callable[..., Any], *arguments: Any) -> None:
         with self.watch(what.__name__):

@@ -35,10 +35,8 @@ class Run:
         self.of = of
         self.thread = thread
         self.cut: str | None = None
-        """The checkpoint whose put was refused because its thread was deleted."""
-        self.bereft = False
-        """This process has deleted its thread. What it goes on to put may still be refused for another reason first: that
-        a write which was cancelled is missing."""
+        """The checkpoint whose put was refused because its thread was deleted; or the newest one that it knew when this
+        process deleted the thread."""
         self.first = False
         """It has looked for its thread, which was not there, and has put nothing yet."""
         self._lock = threading.Lock()
@@ -61,6 +59,11 @@ class Run:
                 self._open[spot].discard(id)
                 if not self._open[spot]:
                     del self._open[spot]
+
+    def newest(self) -> str | None:
+        """The last checkpoint that the store was known to have, or that something was rested on."""
+        with self._lock:
+            return next(reversed(self._known), None)
 
     def wrote(self, spot: Spot, rests: Iterable[str]) -> None:
         """Something is stored at `spot`, or is about to be, which rests on the checkpoints of the ids `rests`."""
@@ -119,10 +122,18 @@ class Runs:
         run = self._runs.get(id(runtime))
         return run if run is not None and run.thread == place.thread else None
 
-    def under_way(self, thread: str) -> list[Run]:
-        """The runs of `thread` that have begun; some are over."""
+    def under_way(self, thread: str) -> list[tuple[Run, str]]:
+        """The runs of `thread` that know of a checkpoint, with the newest one. Some are over."""
         with self._lock:
-            return [run for run in self._runs.values() if run.thread == thread]
+            runs = [run for run in self._runs.values() if run.thread == thread]
+        return [(run, newest) for run in runs if (newest := run.newest()) is not None]
+
+    def revived(self, thread: str) -> None:
+        """The thread was brought back: its runs may go on."""
+        with self._lock:
+            for run in self._runs.values():
+                if run.thread == thread:
+                    run.cut = None
 
     def here(self, thread: str) -> Run | None:
         """The run of `thread` that this code belongs to."""

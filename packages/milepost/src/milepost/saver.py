@@ -431,12 +431,12 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
         Raises `Conflict` when the target has checkpoints that the source has not.
         """
         source, target = check_thread(source_thread_id, "source"), check_thread(target_thread_id, "target")
-        run(self._ops.maintain(self._blocking(), maintenance.copy_thread, source, target))
+        run(self._ops.copy_thread(self._blocking(), source, target))
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """`copy_thread`, async."""
         source, target = check_thread(source_thread_id, "source"), check_thread(target_thread_id, "target")
-        await self._ops.maintain(self._async(), maintenance.copy_thread, source, target)
+        await self._ops.copy_thread(self._async(), source, target)
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Shorten threads.

@@ -7,6 +7,7 @@ import weakref
 from typing import Protocol
 
 from milepost.codec import Memory, Vault
+from milepost.footing import Footing
 from milepost.heads import Heads
 from milepost.maintaining import Growth
 from milepost.observe import Observers
@@ -53,6 +54,7 @@ class Shared:
         self.memory = memory
         self.pending = Pending()
         self.runs = Runs()
+        self.footing = Footing()
         self.observers = Observers(backend.name)
         self.boundary: Boundary | None = None
         self.heads = Heads() if guards else None
@@ -65,6 +67,7 @@ class Shared:
         """In a forked process: threads that held locks, or had writes on their way, are not there."""
         self.pending.renew()
         self.runs.renew()
+        self.footing.renew()
         self.memory.renew()
         if self.heads is not None:
             self.heads.renew()

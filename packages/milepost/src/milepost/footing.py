@@ -1,0 +1,69 @@
+"""Where the runs of this process stand in namespaces of subgraphs: a migration may move these away under them.
+
+The migration of a release that renames a node moves the namespaces of its calls. A run of the older release that is in
+one of them knows only its former name, under which the newer release does not look any more: what it went on to store
+there would be lost without a word. So whoever puts where this process stood before asks whether it is still there; but
+only after something was deleted from the thread, which the thread's generation tells.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import Final
+
+from milepost.errors import SchemaMismatch
+from milepost.places import BEFORE, spaces_of
+from milepost.store import Query, Store
+
+_MOST: Final = 1 << 12
+
+
+class Footing:
+    """The namespaces that are known to hold something, with the generation of their thread when that was so."""
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        """In a forked process: who held the lock is not there."""
+        self._lock = threading.Lock()
+        self._at: OrderedDict[tuple[str, str], int] = OrderedDict()
+
+    def stands(self, thread: str, ns: str, generation: int) -> None:
+        """The namespace holds something. That of the root never moves, and is not asked for."""
+        if not ns:
+            return
+        with self._lock:
+            self._at[thread, ns] = generation
+            self._at.move_to_end((thread, ns))
+            if len(self._at) > _MOST:
+                self._at.popitem(last=False)
+
+    def leave(self, thread: str, ns: str) -> None:
+        """There is nothing, and that is known to whoever goes on there."""
+        with self._lock:
+            self._at.pop((thread, ns), None)
+
+    def shaken(self, thread: str, ns: str, generation: int | None) -> bool:
+        """Whether it held something at another generation (with None, at any)."""
+        return bool(ns) and self._at.get((thread, ns), generation) != generation
+
+
+async def refuse_the_moved(store: Store, thread: str, ns: str, own: str | None = None) -> None:
+    """Raise `SchemaMismatch` if a namespace that held something was moved: it holds nothing but the checkpoint `own`, and
+    what a migration keeps says that it has moved some."""
+    found = await store.page(Query(thread=thread, ns=ns), None, 2, items=False)
+    if any(snapshot.row.id != own for snapshot in found.snapshots):
+        return
+    outline = await store.outline(thread)
+    marks = () if outline is None else outline.marks
+    kept = (spaces_of(mark.ns) for mark in marks if mark.ns.startswith(BEFORE))
+    if any(now != origin for now, origin in kept):
+        raise SchemaMismatch(
+            f"namespace {ns!r} of thread {thread!r} has moved while this run was in it: the migration of a newer release has "
+            "renamed its node. Nothing was stored: let the run end, and go on with the thread by the newer release, from "
+            "where the migration found it",
+            thread=thread,
+            ns=ns,
+        )
