@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Collection, Iterable, Sequence
-from itertools import groupby, starmap
-from operator import attrgetter
+from itertools import starmap
 from typing import Any, cast
 
 from milepost.callstore import CallAnswer, CallChange, CallPage, CallQuery, unsettled
@@ -36,6 +35,7 @@ from milepost.store import (
 from milepost.strays import StrayPage
 
 from milepost_postgres import calls, leases, pruning, security, sweeping, wire
+from milepost_postgres.found import Found
 from milepost_postgres.request import Parameters, Request, Step
 from milepost_postgres.schema import Schema
 from milepost_postgres.wire import CHECKPOINT, PACK, THREAD, WRITE, Row
@@ -155,7 +155,7 @@ class PostgresStore:
         rows = await self._read(
             "read a checkpoint", "get_latest" if id is None else "get", {"thread": wire.digest(thread), **at}
         )
-        found = _Found(rows)
+        found = Found(rows)
         snapshots = self._snapshots(found, lambda _: thread)
         return Loaded(tuple(snapshots), {thread: found.packs_of(None)}) if snapshots else None
 
@@ -184,7 +184,7 @@ class PostgresStore:
         for given in conditions.values():
             parameters |= given
         rows = await self._rows("list checkpoints", self._queries.page(tuple(conditions), among).step(parameters))
-        found = _Found(rows)
+        found = Found(rows)
         names = {row.ref: row.t1 for row in found.kinds[THREAD]}
         snapshots = self._snapshots(found, lambda row: names[row.a])
         last = snapshots[-1] if snapshots else None
@@ -212,7 +212,7 @@ class PostgresStore:
             "channels": None if channels is None else wire.texts(channels),
             "limit": wire.int8(limit),
         }
-        found = _Found(await self._read("read a lineage", "lineage_latest" if start is None else "lineage", parameters))
+        found = Found(await self._read("read a lineage", "lineage_latest" if start is None else "lineage", parameters))
         if not found.kinds[CHECKPOINT]:
             return None
         ancestors = self._snapshots(found, lambda _: thread)[1:]
@@ -222,7 +222,7 @@ class PostgresStore:
 
     async def fetch(self, thread: str, spans: Sequence[Span]) -> Sequence[Pack]:
         parameters: Parameters = {"thread": wire.digest(thread), "spans": wire.int8s(wire.flat(spans))}
-        return _Found(await self._read("read items", "fetch", parameters)).packs_of(None)
+        return Found(await self._read("read items", "fetch", parameters)).packs_of(None)
 
     async def threads(self, after: tuple[str, ...] | None, limit: int, prefix: str = "") -> ThreadPage:
         parameters: Parameters = {
@@ -246,7 +246,7 @@ class PostgresStore:
         return sweeping.page(rows, gone, limit)
 
     async def chart(self, thread: str) -> Chart | None:
-        found = _Found(await self._read("chart a thread", "chart", {"thread": wire.digest(thread)}))
+        found = Found(await self._read("chart a thread", "chart", {"thread": wire.digest(thread)}))
         kinds = found.kinds
         if not kinds[CHECKPOINT] and not kinds[WRITE]:
             return None
@@ -267,7 +267,7 @@ class PostgresStore:
 
     async def rows(self, thread: str, places: Sequence[tuple[str, str]]) -> Batch:
         given: Parameters = {"thread": wire.digest(thread), "places": wire.byteas(starmap(wire.place, places))}
-        rows, writes, _ = _Found(await self._read("read checkpoints", "rows", given)).batch()
+        rows, writes, _ = Found(await self._read("read checkpoints", "rows", given)).batch()
         return Batch(rows, writes)
 
     async def drop(self, thread: str, drop: Drop, token: str) -> str | None:
@@ -294,7 +294,7 @@ class PostgresStore:
         # over of them is whole at any time.
         if after is None:
             chart = await self._read("export a thread", "export_packs", _export_from("packs", (), thread, limit))
-            found = _Found(chart)
+            found = Found(chart)
             if not found.kinds[THREAD]:
                 return None
             token, size = found.kinds[THREAD][0].t1, found.kinds[THREAD][0].c
@@ -306,19 +306,19 @@ class PostgresStore:
             if phase == "calls":
                 page = await self.calls(CallQuery(thread), tuple(place) or None, limit)
                 return Batch(calls=page.rows, cursor=page.cursor and (phase, token, *page.cursor))
-            found = _Found(
+            found = Found(
                 await self._read("export a thread", f"export_{phase}", _export_from(phase, place, thread, limit))
             )
             _unchanged(thread, token, found)
         rows, writes, packs = found.batch()
         return Batch(rows, writes, packs, _onward(phase, token, rows, writes, packs, limit))
 
-    async def _export_whole(self, thread: str, token: str, found: _Found, limit: int) -> Batch:
+    async def _export_whole(self, thread: str, token: str, found: Found, limit: int) -> Batch:
         packs = found.batch()[2]
         names = [("export_writes", "writes"), ("export_rows", "rows")]
         steps = tuple(self._queries[name].step(_export_from(phase, (), thread, limit)) for name, phase in names)
         written, entered = await self._answers(Request("export a thread", steps))
-        more = _Found(many(Row, [*written, *entered]))
+        more = Found(many(Row, [*written, *entered]))
         _unchanged(thread, token, more)
         rows, writes, _ = more.batch()
         return Batch(rows, writes, packs, ("calls", token))
@@ -392,7 +392,7 @@ class PostgresStore:
             return _NOWHERE
         return secrets.randbits(63) if self._guest else generation
 
-    def _snapshots(self, found: _Found, thread_of: Callable[[Row], str]) -> list[Snapshot]:
+    def _snapshots(self, found: Found, thread_of: Callable[[Row], str]) -> list[Snapshot]:
         writes: dict[int, list[WriteRow]] = {}
         rows = found.kinds[CHECKPOINT]
         with unhurried(len(found.kinds[WRITE]) + len(rows)):
@@ -448,39 +448,6 @@ class PostgresStore:
 
     async def _answers(self, request: Request) -> Sequence[Sequence[tuple[Any, ...]]]:
         return cast("Sequence[Sequence[tuple[Any, ...]]]", await self._port.call(request))
-
-
-_kind = attrgetter("kind")
-_pack = attrgetter("a", "b", "c", "data")
-"""The fields of a row of that kind that a `Pack` has."""
-
-
-class _Found:
-    """The rows of an answer by kind. They come in no order."""
-
-    def __init__(self, rows: Iterable[Row]) -> None:
-        self.kinds: list[list[Row]] = [[], [], [], []]
-        for kind, some in groupby(sorted(rows, key=_kind), _kind):
-            self.kinds[kind] = list(some)
-
-    def batch(self) -> tuple[tuple[CheckpointRow, ...], tuple[tuple[str, str, WriteRow], ...], tuple[Pack, ...]]:
-        """The rows as an export has them."""
-        rows, writes, packs = self.kinds[CHECKPOINT], self.kinds[WRITE], self.kinds[PACK]
-        return (
-            tuple(map(wire.checkpoint, rows)),
-            tuple((row.t4, row.t5, wire.write(row)) for row in writes),
-            tuple(map(wire.pack, packs)),
-        )
-
-    def packs_of(self, key: int | None) -> list[Pack]:
-        """The packs of the thread with this key, each once; with None, all."""
-        rows = self.kinds[PACK] if key is None else [row for row in self.kinds[PACK] if row.ref == key]
-        if not rows:
-            return []
-        with unhurried(len(rows)):
-            writers, firsts, counts, data = zip(*map(_pack, rows), strict=True)
-            packs = many(Pack, zip(writers, firsts, counts, data, strict=True))
-            return list(dict(zip(zip(writers, firsts, strict=True), packs, strict=True)).values())
 
 
 class _Given:
@@ -545,7 +512,7 @@ def _export_from(phase: str, place: Sequence[str], thread: str, limit: int) -> P
     return {"thread": wire.digest(thread), "limit": wire.int8(limit), **at}
 
 
-def _unchanged(thread: str, token: str, found: _Found) -> None:
+def _unchanged(thread: str, token: str, found: Found) -> None:
     """An export is of one state of the thread."""
     if any(row.t1 != token for row in found.kinds[THREAD]) or not found.kinds[THREAD]:
         raise Conflict(

@@ -12,11 +12,16 @@ import threading
 from collections import OrderedDict
 from typing import Final
 
+from milepost import maintenance
+from milepost.codec import Codec
 from milepost.errors import SchemaMismatch
 from milepost.places import BEFORE, spaces_of
 from milepost.store import Query, Store
 
 _MOST: Final = 1 << 12
+
+Spot = tuple[str, str]
+"""(thread, namespace)."""
 
 
 class Footing:
@@ -28,31 +33,56 @@ class Footing:
     def renew(self) -> None:
         """In a forked process: who held the lock is not there."""
         self._lock = threading.Lock()
-        self._at: OrderedDict[tuple[str, str], int] = OrderedDict()
+        self._at: OrderedDict[Spot, int] = OrderedDict()
 
-    def stands(self, thread: str, ns: str, generation: int) -> None:
+    def stands(self, at: Spot, generation: int) -> None:
         """The namespace holds something. That of the root never moves, and is not asked for."""
-        if not ns:
+        if not at[1]:
             return
         with self._lock:
-            self._at[thread, ns] = generation
-            self._at.move_to_end((thread, ns))
+            self._at[at] = generation
+            self._at.move_to_end(at)
             if len(self._at) > _MOST:
                 self._at.popitem(last=False)
 
-    def leave(self, thread: str, ns: str) -> None:
-        """There is nothing, and that is known to whoever goes on there."""
-        with self._lock:
-            self._at.pop((thread, ns), None)
+    async def nothing(self, store: Store, at: Spot) -> None:
+        """A run that looks for the latest checkpoint of the namespace finds none. Raises `SchemaMismatch` if it was moved."""
+        if at in self._at:
+            await _refuse_the_moved(store, at)
+            with self._lock:
+                self._at.pop(at, None)
 
-    def shaken(self, thread: str, ns: str, generation: int | None) -> bool:
-        """Whether it held something at another generation (with None, at any)."""
-        return bool(ns) and self._at.get((thread, ns), generation) != generation
+    async def check(
+        self,
+        store: Store,
+        codec: Codec,
+        at: Spot,
+        generation: int,
+        *,
+        put: str | None = None,
+        written: str | None = None,
+    ) -> None:
+        """Somebody puts in the namespace, in a thread that is at `generation`, or has `put` the checkpoint of that id there,
+        or `written` to it. Raises `SchemaMismatch` if the namespace was moved away; what is there then goes again."""
+        thread, ns = at
+        if self._at.get(at, generation) != generation:
+            try:
+                await _refuse_the_moved(store, at, own=put)
+            except SchemaMismatch:
+                if put is not None:
+                    await maintenance.disown(store, codec, thread, {(ns, put)})
+                if written is not None:
+                    await maintenance.drop_strays(store, codec, thread, (ns, written))
+                raise
+        elif put is None:
+            return
+        self.stands(at, generation)
 
 
-async def refuse_the_moved(store: Store, thread: str, ns: str, own: str | None = None) -> None:
+async def _refuse_the_moved(store: Store, at: Spot, own: str | None = None) -> None:
     """Raise `SchemaMismatch` if a namespace that held something was moved: it holds nothing but the checkpoint `own`, and
     what a migration keeps says that it has moved some."""
+    thread, ns = at
     found = await store.page(Query(thread=thread, ns=ns), None, 2, items=False)
     if any(snapshot.row.id != own for snapshot in found.snapshots):
         return

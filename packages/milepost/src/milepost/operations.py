@@ -5,7 +5,7 @@ The blocking methods of `milepost.saver.Saver` run them to their end, the async 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -37,16 +37,16 @@ from milepost.errors import (
     ThreadDeleted,
     Unserializable,
 )
-from milepost.footing import refuse_the_moved
 from milepost.heads import Named
 from milepost.history import write_order
+from milepost.late import disown_late
 from milepost.lease import fence_for, refused
 from milepost.migrating import Migrated, Migrator, Mode
 from milepost.observe import Event, Watch, log, thread_hash
 from milepost.overlooking import overlooked, written_keys
 from milepost.places import ATTACHMENTS, BEFORE, NAMED, Place, channel_name, check_thread
 from milepost.rebuilding import Moved, Rebuilding, again
-from milepost.runs import Run, Spot
+from milepost.runs import Run
 from milepost.schema import Schemas
 from milepost.schema.image import INTERRUPT, Image
 from milepost.schema.questions import Below, asked_as, questions_of
@@ -188,13 +188,12 @@ class Operations:
                 # A migration may have moved it meanwhile, or its undoing have moved it back.
                 space = await self.space(side, store, place, above, again=True)
                 loaded = await store.get(thread, space, place.id)
-            if loaded is None and place.id is None and self.shared.footing.shaken(thread, space, None):
-                await refuse_the_moved(store, thread, space)
-                self.shared.footing.leave(thread, space)
+            if loaded is None and place.id is None:
+                await self.shared.footing.nothing(store, (thread, space))
             while loaded is not None and loaded.snapshots:
                 snapshot = loaded.snapshots[0]
                 packs = loaded.packs.get(thread, ())
-                self.shared.footing.stands(thread, snapshot.row.ns, snapshot.generation)
+                self.shared.footing.stands((thread, snapshot.row.ns), snapshot.generation)
                 for damage in loaded.damage:
                     self.report("get", thread, damage)
                 try:
@@ -389,7 +388,9 @@ class Operations:
             self.shared.pending.late(place.thread, draft.id)
             if run is not None:
                 run.cut = run.cut or draft.id
-            await self._disown(side, place.thread, {spot, *(run.ahead() if run is not None else ())})
+            await disown_late(
+                self.shared, self.codec, side, place.thread, {spot, *(run.ahead() if run is not None else ())}
+            )
             raise
         except LeaseLost as exc:
             refused(self.shared, place.thread, exc)
@@ -399,24 +400,9 @@ class Operations:
         except BaseException as exc:
             if not isinstance(exc, Exception) and run is not None and run.cut is not None:
                 # It may be stored, and nobody else will have it go.
-                await self._disown(side, place.thread, [spot], wait=False)
+                await disown_late(self.shared, self.codec, side, place.thread, [spot], wait=False)
             raise
         return config
-
-    async def _disown(
-        self, side: Side, thread: str, spots: Collection[Spot], *, rows: bool = True, wait: bool = True
-    ) -> None:
-        """A run is refused since its thread was deleted. What LangGraph has put ahead of checkpoints that will not be
-        there was accepted: it goes, and no more is. Without `rows`, only pending writes."""
-        pending, spaces = self.shared.pending, self.shared.spaces
-        try:
-            for ns, id in spots:
-                if wait and (ahead := pending.ahead((thread, ns, id))):
-                    await side.wait(ahead)
-            places = {(ns if spaces is None else spaces.known(thread, ns), id) for ns, id in spots}
-            await maintenance.disown(side.store, self.codec, thread, places, rows=rows)
-        except MilepostError as exc:
-            log.warning("thread %s: late writes of a deleted run may be left: %s", thread_hash(thread), exc.message)
 
     async def _put(self, side: Side, place: Place, draft: Draft, source: object, run: Run | None) -> RunnableConfig:
         shared, codec = self.shared, self.codec
@@ -447,8 +433,7 @@ class Operations:
                     event.outcome = "stale"
                 if draft.ns != place.ns:
                     draft.ns = await self.space(side, store, place, again=True)
-                if draft.ns:
-                    await self._stand(store, place.thread, draft.ns, answer.generation)
+                await shared.footing.check(store, codec, (place.thread, draft.ns), answer.generation)
                 if attempt + 1 < TRIES:
                     spans = codec.referred(draft)
                     packs = await store.fetch(place.thread, spans) if spans and answer.generation >= 0 else ()
@@ -459,7 +444,7 @@ class Operations:
             if answer.stale:
                 raise restless(place.thread)
             if draft.ns:
-                await self._stand(store, place.thread, draft.ns, answer.generation, put=draft.id)
+                await shared.footing.check(store, codec, (place.thread, draft.ns), answer.generation, put=draft.id)
             codec.learn(placed, answer.generation)
             shared.pending.stored(place.thread, draft.id)
             if shared.heads is not None and place.id is None:
@@ -500,7 +485,7 @@ class Operations:
                 and run is not None
                 and run.cut is not None
             ):
-                await self._disown(side, place.thread, [(place.ns, id)], rows=False, wait=False)
+                await disown_late(self.shared, self.codec, side, place.thread, [(place.ns, id)], rows=False, wait=False)
             raise
         finally:
             pending.end(op, error)
@@ -524,43 +509,17 @@ class Operations:
                 codec.renew(thread, answer.generation)
                 if space != ns:
                     space = await self.space(side, store, place, again=True)
-                if space:
-                    await self._stand(store, thread, space, answer.generation)
+                await shared.footing.check(store, codec, (thread, space), answer.generation)
                 placed = codec.place_writes(thread, space, id, drafts, everything=attempt + 1 == TRIES)
                 generation = self._generation(thread, ns, placed.generation)
                 answer = await store.put_writes(thread, space, id, placed.rows, generation, fence=fence)
             if answer.stale:
                 raise restless(thread)
             if space:
-                await self._stand(store, thread, space, answer.generation, written=id)
+                await shared.footing.check(store, codec, (thread, space), answer.generation, written=id)
             codec.learn_writes(placed, answer.accepted, answer.generation)
             if event:
                 event.bytes = sum(len(row.value) + len(row.pack.data if row.pack else b"") for row in placed.rows)
-
-    async def _stand(
-        self,
-        store: Store,
-        thread: str,
-        ns: str,
-        generation: int,
-        *,
-        put: str | None = None,
-        written: str | None = None,
-    ) -> None:
-        """Raise `SchemaMismatch` if the namespace was moved away; what has been put there, or written, goes again."""
-        footing = self.shared.footing
-        if footing.shaken(thread, ns, generation):
-            try:
-                await refuse_the_moved(store, thread, ns, own=put)
-            except SchemaMismatch:
-                if put is not None:
-                    await maintenance.disown(store, self.codec, thread, {(ns, put)})
-                if written is not None:
-                    await maintenance.drop_strays(store, self.codec, thread, (ns, written))
-                raise
-        elif put is None:
-            return
-        footing.stands(thread, ns, generation)
 
     def _generation(self, thread: str, ns: str, placed: int | None) -> int | None:
         """What a write to namespace `ns` depends on, whose addresses are of generation `placed`."""
