@@ -46,11 +46,14 @@ class Former:
             found = Snapshot(thread, older, written_to(chart, older), chart.generation)
             yield self._codec.rehome(thread, found, kept_space(ns, spaces_of(older.ns)[1]))
 
-    async def finalise(self, thread: str, chart: Chart) -> int | None:
-        """Remove it, and tell of how many checkpoints it was. None if the thread is not as `chart` says any more."""
+    async def finalise(self, thread: str, chart: Chart, *, checked: bool = False) -> int | None:
+        """Remove it, and tell of how many checkpoints it was. None if `chart` was `checked`, and the thread is another by now."""
         former = {(row.ns, row.id) for row in chart.rows if row.ns.startswith(BEFORE)}
         if not former:
             return 0
+        if not checked:
+            await maintenance.drop_checkpoints(self._store, self._codec, thread, former)
+            return len(former)
         plan = await maintenance.plan_thread(
             self._store, self._codec, thread, lambda lineage: {place for place in lineage.rows if place not in former}
         )

@@ -196,7 +196,8 @@ class Migrator:
 
     async def _finalise(self, thread: str) -> tuple[int, tuple[str, ...]]:
         """Remove what was there before, unless something that an older release has stored since is rebuilt from it."""
-        for _ in range(TRIES):
+        # Between the look and the removal a thread that is in use may be written to often.
+        for _ in range(4 * TRIES):
             chart = await self._store.chart(thread)
             if chart is None:
                 return 0, ()
@@ -205,7 +206,7 @@ class Migrator:
                 waiting = sorted(dependents.of(_rewritten(chart)))
                 if waiting:
                     return 0, (_needs_what_is_kept(thread, waiting[0], dependents.unread.get(waiting[0])),)
-            removed = await self._former.finalise(thread, chart)
+            removed = await self._former.finalise(thread, chart, checked=self._upgrader.frees)
             if removed is not None:
                 return removed, ()
         raise busy(thread)

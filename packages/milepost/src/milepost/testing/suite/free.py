@@ -500,10 +500,10 @@ class FreeFunctions(Behaviours):
         run.live.append("waiting")
         finalise, stored = Former.finalise, list[str]()
 
-        async def late(self: Former, thread: str, chart: Any) -> int | None:
+        async def late(self: Former, thread: str, chart: Any, **options: Any) -> int | None:
             if not stored:
                 stored.append(await run.step(("", "task 7", ["late"])))
-            return await finalise(self, thread, chart)
+            return await finalise(self, thread, chart, **options)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Former, "finalise", late)
