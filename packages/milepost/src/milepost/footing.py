@@ -67,7 +67,7 @@ class Footing:
         thread, ns = at
         if self._at.get(at, generation) != generation:
             try:
-                await _refuse_the_moved(store, at, own=put)
+                await _refuse_the_moved(store, at, own=put, written=written)
             except SchemaMismatch:
                 if put is not None:
                     await maintenance.disown(store, codec, thread, {(ns, put)})
@@ -79,14 +79,17 @@ class Footing:
         self.stands(at, generation)
 
 
-async def _refuse_the_moved(store: Store, at: Spot, own: str | None = None) -> None:
-    """Raise `SchemaMismatch` if a namespace that held something was moved: it holds nothing but the checkpoint `own`, and
-    what a migration keeps says that it has moved some."""
+async def _refuse_the_moved(store: Store, at: Spot, own: str | None = None, written: str | None = None) -> None:
+    """Raise `SchemaMismatch` if a namespace that held something was moved: it holds nothing but the checkpoint `own`, or what
+    was written to `written`, and what a migration keeps says that it has moved some. What is not there has moved along."""
     thread, ns = at
     found = await store.page(Query(thread=thread, ns=ns), None, 2, items=False)
-    if any(snapshot.row.id != own for snapshot in found.snapshots):
+    ids = {snapshot.row.id for snapshot in found.snapshots}
+    if ids - {own} or (own is not None and own not in ids):
         return
     outline = await store.outline(thread)
+    if written is not None and (outline is None or (ns, written) not in outline.strays):
+        return
     marks = () if outline is None else outline.marks
     kept = (spaces_of(mark.ns) for mark in marks if mark.ns.startswith(BEFORE))
     if any(now != origin for now, origin in kept):

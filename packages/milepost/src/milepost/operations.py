@@ -188,7 +188,7 @@ class Operations:
                 # A migration may have moved it meanwhile, or its undoing have moved it back.
                 space = await self.space(side, store, place, above, again=True)
                 loaded = await store.get(thread, space, place.id)
-            if loaded is None and place.id is None:
+            if loaded is None and place.id is None and space == place.ns:
                 await self.shared.footing.nothing(store, (thread, space))
             while loaded is not None and loaded.snapshots:
                 snapshot = loaded.snapshots[0]
@@ -433,7 +433,8 @@ class Operations:
                     event.outcome = "stale"
                 if draft.ns != place.ns:
                     draft.ns = await self.space(side, store, place, again=True)
-                await shared.footing.check(store, codec, (place.thread, draft.ns), answer.generation)
+                if draft.ns == place.ns:
+                    await shared.footing.check(store, codec, (place.thread, draft.ns), answer.generation)
                 if attempt + 1 < TRIES:
                     spans = codec.referred(draft)
                     packs = await store.fetch(place.thread, spans) if spans and answer.generation >= 0 else ()
@@ -443,7 +444,7 @@ class Operations:
                 answer = await store.put(place.thread, placed.row, placed.packs, generation, fence=fence, heads=heads)
             if answer.stale:
                 raise restless(place.thread)
-            if draft.ns:
+            if draft.ns == place.ns != "":
                 await shared.footing.check(store, codec, (place.thread, draft.ns), answer.generation, put=draft.id)
             codec.learn(placed, answer.generation)
             shared.pending.stored(place.thread, draft.id)
@@ -509,13 +510,14 @@ class Operations:
                 codec.renew(thread, answer.generation)
                 if space != ns:
                     space = await self.space(side, store, place, again=True)
-                await shared.footing.check(store, codec, (thread, space), answer.generation)
+                if space == ns:
+                    await shared.footing.check(store, codec, (thread, space), answer.generation)
                 placed = codec.place_writes(thread, space, id, drafts, everything=attempt + 1 == TRIES)
                 generation = self._generation(thread, ns, placed.generation)
                 answer = await store.put_writes(thread, space, id, placed.rows, generation, fence=fence)
             if answer.stale:
                 raise restless(thread)
-            if space:
+            if space == ns != "":
                 await shared.footing.check(store, codec, (thread, space), answer.generation, written=id)
             codec.learn_writes(placed, answer.accepted, answer.generation)
             if event:
