@@ -472,7 +472,7 @@ class Operations:
                 run.refuse(f"a write of checkpoint {id!r}")
                 run.wrote((place.ns, id), (id,))
             await self._put_writes(side, place, drafts)
-            if run is not None and run.cut is not None:
+            if run is not None:
                 run.refuse(f"a write of checkpoint {id!r}")
         except GeneratorExit as exc:
             error = exc
@@ -481,11 +481,8 @@ class Operations:
             error = exc
             if isinstance(exc, LeaseLost):
                 refused(self.shared, place.thread, exc)
-            if (
-                (isinstance(exc, ThreadDeleted) or not isinstance(exc, Exception))
-                and run is not None
-                and run.cut is not None
-            ):
+            stopped = isinstance(exc, ThreadDeleted) or not isinstance(exc, Exception)
+            if stopped and run is not None and run.cut is not None:
                 await disown_late(self.shared, self.codec, side, place.thread, [(place.ns, id)], rows=False, wait=False)
             raise
         finally:
