@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Annotated, Any
@@ -43,7 +44,9 @@ class Delta(TypedDict, total=False):
 
 
 OLD = {"": milepost.Schema(State, version=1, name="s")}
-NEW = {"": milepost.Schema(State, version=2, name="s", upgrades=[ms.Step(1, 2, ms.rename_node("work", "job"))])}
+STEPS = [ms.Step(1, 2, ms.rename_node("work", "job")), ms.Step(2, 3, ms.rename_node("job", "task"))]
+NEW = {"": milepost.Schema(State, version=2, name="s", upgrades=STEPS[:1])}
+NEWEST = {"": milepost.Schema(State, version=3, name="s", upgrades=STEPS)}
 
 
 def _graph(
@@ -159,3 +162,101 @@ async def test_what_called_a_subgraph_goes_back_with_it(saver_url: str, flavour:
         done = await flavour.invoke(asks(Saver(old.backend, schema=NEW), "job", ran), Command(resume="yes"), ONE)
         assert sorted(done["out"]) == ["beside yes", "child yes", "paid"]
         assert ran == ["paid"]
+
+
+@pytest.mark.parametrize(
+    ("again", "mode"),
+    [("", "async"), *((again, "sync") for again in ("", "migrated", "finalised", "newest", "newest migrated"))],
+)
+@pytest.mark.parametrize("shape", ["first", "second", "inner"])
+@pytest.mark.parametrize("child", [Plain, Delta])
+async def test_a_call_that_an_older_run_begins_after_the_move_is_gone_on_with(
+    saver_url: str, flavour: Flavour, child: type, shape: str, again: str, mode: Durability
+) -> None:
+    """It is stored under the former name, for its run knows no other one."""
+    async with milepost.connect(saver_url, schema=OLD) as old:
+        new, ran = Saver(old.backend, schema=NEW), list[str]()
+        moves = [True]
+
+        def migrate() -> None:
+            if moves.pop() if moves else False:
+                # What called may be on its way: where that has not moved, the newer release begins before it.
+                while sum(found.metadata["step"] == 0 for found in old.list(ONE)) < (2 if shape == "inner" else 1):
+                    time.sleep(0.001)
+                assert [told.refused for told in new.migrate(history=True)] == [()]
+
+        def graph(saver: Saver, name: str) -> Graph:
+            asks = graph_of(child)
+            asks.add_node("pay", lambda _: ran.append("paid") or {"log": ["paid"]})
+            asks.add_node("ask", lambda state: {"log": [f"said {interrupt(state['log'])}"]})
+            asks.add_node("end", lambda state: {"done": state["log"]})
+            for before, after in ((START, "pay"), ("pay", "ask"), ("ask", "end")):
+                asks.add_edge(before, after)
+            inner = asks.compile()
+            quick = graph_of(child)
+            quick.add_node("note", lambda _: {"log": ["noted"]})
+            quick.add_edge(START, "note")
+            noting = quick.compile()
+
+            def calls(_: Any) -> Any:
+                if shape == "second":
+                    noting.invoke({})
+                migrate()
+                return {"done": inner.invoke({})["done"]}
+
+            builder, node = graph_of(State), calls
+            if shape == "inner":
+                middle = graph_of(State)
+                middle.add_node("middle", calls)
+                middle.add_edge(START, "middle")
+                node = middle.compile()
+            builder.add_node(name, node)
+            builder.add_edge(START, name)
+            return builder.compile(checkpointer=saver)
+
+        await flavour.invoke(graph(old, "work"), {}, ONE, durability=mode)
+        last = Saver(old.backend, schema=NEWEST) if again.startswith("newest") else new
+        if again not in ("", "newest"):
+            assert [told.refused for told in last.migrate(history=True)] == [()]
+        if again == "finalised":
+            assert [told.refused for told in new.migrate(mode="finalise")] == [()]
+        newer = graph(last, "job" if last is new else "task")
+        asked = await flavour.invoke(newer, None, ONE)
+        assert [question.value for question in asked["__interrupt__"]] == [["paid"]]
+        done = await flavour.invoke(newer, Command(resume="yes"), ONE)
+        assert done["done"] == ["paid", "said yes"]
+        assert ran == ["paid"]
+
+
+@pytest.mark.parametrize("mode", ["sync", "async", "exit"])
+async def test_an_older_run_does_not_call_a_subgraph_whose_memory_has_moved(
+    saver_url: str, flavour: Flavour, mode: Durability
+) -> None:
+    """It would begin with an empty one."""
+    async with milepost.connect(saver_url, schema=OLD) as old:
+        new, ran = Saver(old.backend, schema=NEW), list[str]()
+        moves = [True, False]
+
+        def graph(saver: Saver, name: str) -> Graph:
+            inner = graph_of(Plain)
+            inner.add_node("pay", lambda _: ran.append("paid") or {"log": ["paid"]})
+            inner.add_edge(START, "pay")
+            remembers = inner.compile(checkpointer=True)
+
+            def calls(_: Any) -> Any:
+                if moves.pop() if moves else False:
+                    assert [told.refused for told in new.migrate(history=True)] == [()]
+                return {"done": remembers.invoke({})["log"]}
+
+            builder = graph_of(State)
+            builder.add_node(name, calls)
+            builder.add_edge(START, name)
+            return builder.compile(checkpointer=saver)
+
+        await flavour.invoke(graph(old, "work"), {}, ONE)
+        # In another process, which was not in it before.
+        other = Saver(old.backend, schema=OLD)
+        with pytest.raises(SchemaMismatch, match=r"has moved"):
+            await flavour.invoke(graph(other, "work"), {}, ONE, durability=mode)
+        done = await flavour.invoke(graph(new, "job"), {}, ONE)
+        assert done["done"] == ran == ["paid", "paid"]

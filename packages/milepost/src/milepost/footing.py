@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from milepost import maintenance
 from milepost.codec import Codec
 from milepost.errors import SchemaMismatch
 from milepost.places import BEFORE, spaces_of
-from milepost.store import Query, Store
+from milepost.store import Outline, Query, Store
 
 _MOST: Final = 1 << 12
 
@@ -45,12 +46,21 @@ class Footing:
             if len(self._at) > _MOST:
                 self._at.popitem(last=False)
 
-    async def nothing(self, store: Store, at: Spot) -> None:
-        """A run that looks for the latest checkpoint of the namespace finds none. Raises `SchemaMismatch` if it was moved."""
+    async def nothing(self, store: Store, at: Spot, names: Sequence[str] = (), *, remembers: bool = True) -> None:
+        """A run that looks for the latest checkpoint of the namespace finds none. Raises `SchemaMismatch` if it was moved.
+
+        Where this process did not stand in it, that is asked for a subgraph that remembers, whose `names` this release
+        knows, and not if it does not go by that name any more: a call whose task has another name is found by its former one.
+        """
+        thread, ns = at
         if at in self._at:
             await _refuse_the_moved(store, at)
             with self._lock:
                 self._at.pop(at, None)
+        elif remembers and ns and ":" not in ns:
+            known = {ns, *names}
+            if any(origin in known and now not in known for now, origin in _kept(await store.outline(thread))):
+                raise _moved(at)
 
     async def check(
         self,
@@ -90,13 +100,22 @@ async def _refuse_the_moved(store: Store, at: Spot, own: str | None = None, writ
     outline = await store.outline(thread)
     if written is not None and (outline is None or (ns, written) not in outline.strays):
         return
+    if any(now != origin for now, origin in _kept(outline)):
+        raise _moved(at)
+
+
+def _kept(outline: Outline | None) -> Iterator[tuple[str, str]]:
+    """Where what a migration has rewritten is now, and where it was."""
     marks = () if outline is None else outline.marks
-    kept = (spaces_of(mark.ns) for mark in marks if mark.ns.startswith(BEFORE))
-    if any(now != origin for now, origin in kept):
-        raise SchemaMismatch(
-            f"namespace {ns!r} of thread {thread!r} has moved while this run was in it: the migration of a newer release has "
-            "renamed its node. Nothing was stored: let the run end, and go on with the thread by the newer release, from "
-            "where the migration found it",
-            thread=thread,
-            ns=ns,
-        )
+    return (spaces_of(mark.ns) for mark in marks if mark.ns.startswith(BEFORE))
+
+
+def _moved(at: Spot) -> SchemaMismatch:
+    thread, ns = at
+    return SchemaMismatch(
+        f"namespace {ns!r} of thread {thread!r} has moved while this run was in it: the migration of a newer release has "
+        "renamed its node. Nothing was stored: let the run end, and go on with the thread by the newer release, from "
+        "where the migration found it",
+        thread=thread,
+        ns=ns,
+    )

@@ -25,7 +25,7 @@ from milepost.dependents import Dependents
 from milepost.errors import OF_WHAT_IS_STORED, Corrupt, InvalidConfig, MilepostError, SchemaMismatch
 from milepost.former import TRIES, Former, busy, is_kept_of, written_to
 from milepost.moving import Moves, Moving, Place
-from milepost.places import BEFORE, channel_name, spaces_of
+from milepost.places import BEFORE, WAS, channel_name, spaces_of
 from milepost.rebuilding import Moved, Rebuilding
 from milepost.retention import live_spans
 from milepost.schema import Schema
@@ -458,6 +458,8 @@ class Migrator:
             deltas = self._upgrader.deltas(schema, thread, (row, *children))
             image.writes += settled(write for write in image.gone if write.channel in deltas)
         checkpoint: Any = image.checkpoint
+        if schema is not None and image.version is not None and schema.renames_since(image.version):
+            image.metadata = {**image.metadata, WAS: [*dict.fromkeys((*image.was, image.version))]}
         metadata: Any = image.metadata
         # Where nobody has declared a schema, what is there keeps the stamps that it has.
         stamp = self._upgrader.stamp(ns, image.values) if schema else codec.header(thread, row).stamp

@@ -12,7 +12,7 @@ from typing import Any
 
 from milepost.codec import Codec
 from milepost.errors import OF_WHAT_IS_STORED
-from milepost.places import BEFORE, NAMED
+from milepost.places import BEFORE, NAMED, WAS
 from milepost.schema import Schema
 from milepost.schema.image import Image
 from milepost.schema.schema import Where, node_renames
@@ -108,6 +108,11 @@ class Moving:
         stamp = self._codec.header(thread, row).stamp
         return node_renames(schema.judge(stamp, Where(thread, row.ns, row.id)).steps)
 
+    def renamed(self, thread: str, row: CheckpointRow, ns: str) -> bool:
+        """Whether any call that `row` has made, which is of namespace `ns` now, may be of a node that was renamed since."""
+        schema, was = self.schema(ns), self._codec.header(thread, row).metadata.get(WAS) or ()
+        return bool(self.renames(thread, row, ns)) or (schema is not None and any(map(schema.renames_since, was)))
+
     def schema(self, ns: str) -> Schema | None:
         """That of a namespace, by its name of now."""
         return self._upgrader.schema(ns)
@@ -166,7 +171,7 @@ class _Lookup:
             return start + (present_name(self._moving.renames(self._thread, caller, now), last) if caller else last)
         if caller is None:
             return await self._called(ns, above, now)
-        if now == above and not self._moving.renames(self._thread, caller, now):
+        if now == above and not self._moving.renamed(self._thread, caller, now):
             return ns
         return present_space(schema, await self._image(caller, now), ns, above) or ns
 
@@ -186,7 +191,7 @@ class _Lookup:
         checkpoints of its own."""
         above, now = caller.rpartition("|")[0], caller_now.rpartition("|")[0]
         row = self._caller(above, now) if caller else None
-        if row is None or (caller == caller_now and not self._moving.renames(self._thread, row, now)):
+        if row is None or (caller == caller_now and not self._moving.renamed(self._thread, row, now)):
             return ns
         image = await self._image(row, now)
         return present_space(self._moving.schema(now), image, ns, above, caller_now) or ns

@@ -42,6 +42,10 @@ NAMED: Final = "__milepost_named__"
 """The metadata of a subgraph's checkpoint, where nodes were renamed: the version of the caller's schema by which it was
 stored, and the namespace that this meant, which may be another one than it lies in. No reader is given it."""
 
+WAS: Final = "__milepost_was__"
+"""The metadata of a checkpoint that a migration rewrote, where nodes were renamed: the versions of its schema that it was of
+before, the oldest first. Runs of these may make calls from it yet, under the names of then. No reader is given it."""
+
 ATTACHMENTS = "__milepost_attachments__"
 """The namespace of what compaction moved out of a thread's state. No graph has it, and no listing shows it."""
 

@@ -52,8 +52,15 @@ class Image:
     writes: list[Write] = field(default_factory=list)
     version: int | None = None
     """Of the schema, when the checkpoint was stored."""
+    was: Sequence[int] = ()
+    """The versions that it was of before it was migrated, the oldest first."""
     gone: list[Write] = field(default_factory=list)
     """Writes of tasks that are no more: where a step has taken them up, delta channels are rebuilt from them."""
+
+    @property
+    def versions_of_calls(self) -> Sequence[int] | None:
+        """The versions by whose names of nodes it may have made calls, the latest first; None where that may be any."""
+        return None if self.version is None else (self.version, *reversed(self.was))
 
     @property
     def values(self) -> dict[str, Any]:

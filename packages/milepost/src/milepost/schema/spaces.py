@@ -45,18 +45,18 @@ class _All(Change):
 _NONE = Change()
 
 
-def backwards(schema: Schema | None, since: int | None = None) -> tuple[Change, ...]:
-    """What leads from the nodes' names of now to each set of names that they had before, not before version `since`;
-    first to the latest."""
+def backwards(schema: Schema | None, since: Iterable[int] | None = None) -> tuple[Change, ...]:
+    """What leads from the nodes' names of now to each set of names that they had before, but for those from before each
+    of the versions `since`; first to the latest."""
     return tuple(_back(schema, renames) for renames in _renamings(schema, since))
 
 
-def _renamings(schema: Schema | None, since: int | None = None) -> list[Sequence[tuple[str, str]]]:
-    """What became of the names of nodes since each of the versions before, but for those before `since`."""
+def _renamings(schema: Schema | None, since: Iterable[int] | None = None) -> list[Sequence[tuple[str, str]]]:
+    """What became of the names of nodes since each of the versions before, but for those before each of `since`."""
     if schema is None:
         return []
-    chains = schema.node_chains if since is None else (schema.renames_since(since),)
-    return [chain[at:] for chain in chains for at in range(len(chain) - 1, -1, -1)]
+    chains = schema.node_chains if since is None else map(schema.renames_since, since)
+    return [chain[at:] for chain in dict.fromkeys(chains) for at in range(len(chain) - 1, -1, -1)]
 
 
 def _back(schema: Schema | None, renames: Sequence[tuple[str, str]]) -> Change:
@@ -64,9 +64,10 @@ def _back(schema: Schema | None, renames: Sequence[tuple[str, str]]) -> Change:
 
 
 def former_spaces(
-    schema: Schema | None, image: Image, ns: str, former: Sequence[str], since: int | None = None
+    schema: Schema | None, image: Image, ns: str, former: Sequence[str], since: Iterable[int] | None = None
 ) -> Iterator[str]:
-    """Namespaces that the subgraph's namespace `ns` may have had before, but for those from before version `since`.
+    """Namespaces that the subgraph's namespace `ns` may have had before, but for those from before each of the versions
+    `since`.
 
     `image` is the checkpoint that made the call, by the names of now, with its own namespace; `former` are namespaces
     that this may have had itself.
@@ -123,7 +124,7 @@ async def names_of(schemas: Schemas, ns: str, read: Read) -> Names:
         image, schema, above = await read(parent), schemas.of(parent), await names_of(schemas, parent, read)
     if image is None:
         return Names()
-    former = tuple(former_spaces(schema, image, ns, above.former, image.version))
+    former = tuple(former_spaces(schema, image, ns, above.former, image.versions_of_calls))
     return Names(former, tuple(former_spaces(schema, image, ns, above.every)))
 
 
@@ -148,9 +149,10 @@ def present_space(schema: Schema | None, image: Image, space: str, above: str, c
     """
     name = space.rpartition("|")[2].partition(":")[0]
     tasks, then = Tasks(image), Tasks(image, above)
-    changes = (_NONE, *backwards(schema, image.version))
+    changes = (_NONE, *backwards(schema, image.versions_of_calls))
     # By names alone, a call of a node that is no more looks like one of a node of this name: so that comes last.
-    meant = [(_back(schema, some), present_name(some, name)) for some in reversed(_renamings(schema, image.version))]
+    renamings = _renamings(schema, image.versions_of_calls)
+    meant = [(_back(schema, some), present_name(some, name)) for some in reversed(renamings)]
     meant = [(change, now) for change, now in meant if now != name] + [(change, name) for change in changes]
     for change, now in meant:
         if change.node(now) != name:
