@@ -6,11 +6,11 @@ When these are of the new version, only what the migration keeps of them tells w
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 from milepost.codec import Codec
 from milepost.errors import MilepostError
-from milepost.moving import Place
+from milepost.parents import Place, ancestors, by_depth
 from milepost.places import BEFORE
 from milepost.schema.schema import Midway
 from milepost.store import Chart, CheckpointRow
@@ -81,29 +81,10 @@ class Dependents:
         met = self._met.setdefault((midway, name), {})
         passed: list[Place] = []
         answer = False
-        while (above := self._above(row)) is not None:
-            place, row = above
+        for place, above in ancestors(self._rows, (row.ns, row.id)):
             answer = place in looked or place in found or met.get(place, False)
-            if answer or place in met or name in self._there(row, midway, (name,)):
+            if answer or place in met or name in self._there(above, midway, (name,)):
                 break
             passed.append(place)
-            met[place] = False  # of a cycle, nothing
         met.update(dict.fromkeys(passed, answer))
         return answer
-
-    def _above(self, row: CheckpointRow) -> tuple[Place, CheckpointRow] | None:
-        place = (row.ns, row.parent or "")
-        return (place, self._rows[place]) if place in self._rows else None
-
-
-def by_depth(rows: Iterable[CheckpointRow]) -> list[CheckpointRow]:
-    """Parents before their children; what is in a cycle last."""
-    every = {(row.ns, row.id): row for row in rows}
-    children: dict[tuple[str, str | None], list[CheckpointRow]] = {}
-    for row in every.values():
-        parent = row.parent if row.parent is not None and (row.ns, row.parent) in every else None
-        children.setdefault((row.ns, parent), []).append(row)
-    ordered = [row for (_, parent), some in children.items() if parent is None for row in some]
-    for row in ordered:
-        ordered += children.pop((row.ns, row.id), ())
-    return ordered + [row for (_, parent), some in children.items() if parent is not None for row in some]

@@ -9,9 +9,8 @@ from typing import Final
 
 from milepost import maintenance
 from milepost.codec import Codec
-from milepost.dependents import by_depth
 from milepost.errors import OF_WHAT_IS_STORED, Conflict, MilepostError
-from milepost.moving import Place
+from milepost.parents import Place, ancestors, by_depth
 from milepost.places import BEFORE, channel_name, kept_space, spaces_of, store_name
 from milepost.schema.image import Image
 from milepost.store import Batch, Chart, CheckpointRow, Snapshot, Store, WriteRow
@@ -175,13 +174,12 @@ class Former:
 
     def _walk(self, thread: str, rows: Mapping[Place, CheckpointRow], place: Place) -> Iterator[Place]:
         """The ancestors that the delta channels of a checkpoint are rebuilt from."""
-        row, seen = rows[place], {place}
-        first = self._codec.header(thread, row)
+        first = self._codec.header(thread, rows[place])
         missing = delta_channels(first) - first.layouts.keys()
-        while missing and (place := (place[0], row.parent or "")) in rows and place not in seen:
-            yield place
-            seen.add(place)
-            row = rows[place]
+        for above, row in ancestors(rows, place):
+            if not missing:
+                break
+            yield above
             with suppress(MilepostError):  # a damaged one has no value of anything
                 header = self._codec.header(thread, row)
                 # In another version, the names may be those of other channels.

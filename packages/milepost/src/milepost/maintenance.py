@@ -15,8 +15,9 @@ from milepost.errors import Conflict, Corrupt, InvalidConfig
 from milepost.filling import Filling
 from milepost.observe import log
 from milepost.packing import KEEP_WHOLE, Use, groups, uses
+from milepost.parents import Place
 from milepost.places import ATTACHMENTS
-from milepost.retention import Lineage, Place, Retention
+from milepost.retention import Lineage, Retention
 from milepost.store import Batch, Drop, Mark, Outline, Query, Span, Store
 from milepost.survey import Choice, Survey
 

@@ -16,7 +16,8 @@ from langgraph.checkpoint.serde.types import INTERRUPT
 from milepost.errors import Unavailable
 from milepost.fences import NOBODY, Lease, acquired, refuse_moved, released, renewed
 from milepost.memory_calls import MemoryCalls, delete_calls, load_calls, refuse_unsettled_calls
-from milepost.memory_data import Data, Place, Thread
+from milepost.memory_data import Data, Thread
+from milepost.parents import Place
 from milepost.places import ATTACHMENTS, PINNED
 from milepost.store import (
     Batch,

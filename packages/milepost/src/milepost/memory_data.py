@@ -18,6 +18,7 @@ from typing import Any
 
 from milepost.callstore import CallTable
 from milepost.fences import NOBODY, Lease, lease_lost, thread_deleted
+from milepost.parents import Place
 from milepost.store import (
     CheckpointRow,
     Pack,
@@ -27,7 +28,6 @@ from milepost.store import (
     WriteRow,
 )
 
-Place = tuple[str, str]
 """(ns, checkpoint id)."""
 
 

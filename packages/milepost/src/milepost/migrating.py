@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, NamedTuple, cast
 
@@ -24,7 +25,8 @@ from milepost.codec.shelf import Shelf
 from milepost.dependents import Dependents
 from milepost.errors import OF_WHAT_IS_STORED, Corrupt, InvalidConfig, MilepostError, SchemaMismatch
 from milepost.former import TRIES, Former, busy, is_kept_of, written_to
-from milepost.moving import Moves, Moving, Place
+from milepost.moving import Moves, Moving
+from milepost.parents import Place, ancestors
 from milepost.places import BEFORE, WAS, channel_name, spaces_of
 from milepost.rebuilding import Moved, Rebuilding
 from milepost.retention import live_spans
@@ -284,16 +286,14 @@ class Migrator:
         for ns, id in () if run.history else heads:
             if ns.startswith(BEFORE) or not self._upgrader.counts(ns):
                 continue
-            row, walked = rows[ns, id], {(ns, id)}
-            try:
-                missing = self._upgrader.unsettled(run.thread, row)
-                while missing and row.parent is not None and (ns, row.parent) in rows.keys() - walked:
-                    row = rows[ns, row.parent]
-                    walked.add((ns, row.id))
+            below.add((ns, id))
+            with suppress(MilepostError):  # it is refused as what it is, when its turn comes
+                missing = self._upgrader.unsettled(run.thread, rows[ns, id])
+                for place, row in ancestors(rows, (ns, id)):
+                    if not missing:
+                        break
+                    below.add(place)
                     missing -= self._upgrader.settled(run.thread, row, missing)
-            except MilepostError:
-                pass  # it is refused as what it is, when its turn comes
-            below |= walked
         return below
 
     def _stale(self, run: _Run, chart: Chart, moves: Moves, looked: Collection[Place]) -> list[CheckpointRow]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from milepost.codec import Codec
 from milepost.errors import OF_WHAT_IS_STORED
+from milepost.parents import Place
 from milepost.places import BEFORE, NAMED, WAS
 from milepost.schema import Schema
 from milepost.schema.image import Image
@@ -19,8 +20,6 @@ from milepost.schema.schema import Where, node_renames
 from milepost.schema.spaces import present_name, present_space
 from milepost.store import Chart, CheckpointRow, Snapshot
 from milepost.upgrading import Upgrader
-
-Place = tuple[str, str]
 
 Read = Callable[[Snapshot, str], Awaitable[Image]]
 """A checkpoint by the names of now, as one of the namespace given."""

@@ -12,12 +12,11 @@ from itertools import chain
 from operator import attrgetter
 
 from milepost.errors import InvalidConfig
+from milepost.parents import Place, ancestors
 from milepost.places import ATTACHMENTS, BEFORE, spaces_of
 from milepost.store import CheckpointRow, Mark, Span, WriteRow, merge_spans
 from milepost.units import Duration, count, flag, seconds
 
-Place = tuple[str, str]
-"""(ns, checkpoint id)."""
 ORPHAN = 86400.0
 """Seconds after which the checkpoint of a call whose root checkpoint is not there was left behind: a run that stores only
 at its end may store that of the call first."""
@@ -361,10 +360,7 @@ class Lineage:
         children: dict[Place, int] = {}
         walked: set[Place] = set(kept)
         for place in kept:
-            row = self.rows[place]
-            while row.parent is not None and (row.ns, row.parent) in self.rows:
-                row = self.rows[row.ns, row.parent]
-                above = (row.ns, row.id)
+            for above, _ in ancestors(self.rows, place):
                 children[above] = children.get(above, 0) + 1
                 if above in walked:
                     break

@@ -8,8 +8,9 @@ from dataclasses import replace
 from milepost.codec import Codec
 from milepost.codec.layout import is_snapshot
 from milepost.collector import unhurried
+from milepost.parents import Place
 from milepost.places import COMPACTED, COUNTERS, FORKS, PINNED
-from milepost.retention import Facts, Lineage, Place, live_spans
+from milepost.retention import Facts, Lineage, live_spans
 from milepost.store import Batch, CheckpointRow, Mark, Outline, Span, Store, WriteRow
 
 _PAGE = 1000

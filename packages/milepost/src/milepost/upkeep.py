@@ -15,8 +15,9 @@ from milepost.compacting import Compacted, Compaction, History, compacted
 from milepost.errors import InvalidConfig, Unavailable
 from milepost.maintenance import Amount, Ready, ThreadPlan, by_policy, carry_out, plan_thread
 from milepost.observe import Watch, log, thread_hash
+from milepost.parents import Place
 from milepost.places import ATTACHMENTS
-from milepost.retention import Place, Retention, live_spans
+from milepost.retention import Retention, live_spans
 from milepost.store import Batch, Drop, Store
 from milepost.survey import Survey
 
