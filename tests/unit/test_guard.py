@@ -258,10 +258,10 @@ def test_a_trace_keeps_what_it_saw_alive_and_gives_it_back() -> None:
     for _ in range(50):
         traces.append(trace(messages[:1], guard.GUARDED, traces[-1]))
         assert traces[-1] is not None
-        assert not traces[-1].same(messages, guard.GUARDED)
+        assert not traces[-1].same(messages)
     assert sys.getrefcount(content) > before[0]
     assert trace([*messages, "text"], guard.GUARDED) is None
-    assert not traces[0].same([*messages[:3], HumanMessage("new")], guard.GUARDED)  # type: ignore[union-attr]
+    assert not traces[0].same([*messages[:3], HumanMessage("new")])  # type: ignore[union-attr]
     traces.clear()
     gc.collect()
     assert (sys.getrefcount(content), sys.getrefcount(nested)) == before
@@ -290,3 +290,7 @@ def test_a_trace_refuses_what_is_not_a_list_of_messages() -> None:
     for arguments in wrong:
         with pytest.raises(TypeError):
             trace(*arguments)
+    made = trace([HumanMessage("x")], guard.GUARDED)
+    assert made is not None
+    with pytest.raises(TypeError):
+        made.same(())  # type: ignore[arg-type]

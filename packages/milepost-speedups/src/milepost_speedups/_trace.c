@@ -13,92 +13,95 @@
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <stdint.h>
+#include <string.h>
 
 #define DEEPEST 32
 
+/* The address of an object, and in its lowest bits what else is to be looked at: a scalar that is the same object is not
+ * touched at all, for most of what comparing takes is waiting for memory. */
+typedef uintptr_t Entry;
+
+enum { LEAF = 0, DICT = 1, LIST = 2, TUPLE = 3, KINDS = 3 };
+
+#define OBJECT(entry) ((PyObject *)((entry) & ~(Entry)KINDS))
+
 typedef struct {
     PyObject_HEAD
-    PyObject **items;
+    Entry *entries;
     Py_ssize_t size;     /* entries of the trace */
     Py_ssize_t messages; /* messages they speak for */
+    PyObject *slot;      /* the descriptor of the slot for their extras */
 } Trace;
-
-/* One walk: over a stored trace (comparing), or into a growing one (recording). */
-typedef struct {
-    PyObject **items;
-    Py_ssize_t at;
-    Py_ssize_t room;
-    int recording;
-} Walk;
 
 enum { SAME = 0, DIFFERENT = 1, UNTRACEABLE = 2, FAILED = -1 };
 
 static PyObject *extra_name;
+static descrgetfunc get_member;
+
+/* Recording. */
+
+typedef struct {
+    Entry *entries;
+    Py_ssize_t size;
+    Py_ssize_t room;
+    PyObject *slot;
+} Record;
 
 static int
-meet(Walk *walk, PyObject *object)
+add(Record *record, PyObject *object, int kind)
 {
-    if (!walk->recording) {
-        return walk->at < walk->room && walk->items[walk->at++] == object ? SAME : DIFFERENT;
-    }
-    if (walk->at == walk->room) {
-        Py_ssize_t room = walk->room ? 2 * walk->room : 64;
-        PyObject **items = PyMem_Realloc(walk->items, room * sizeof(PyObject *));
-        if (items == NULL) {
+    if (record->size == record->room) {
+        Py_ssize_t room = record->room ? 2 * record->room : 64;
+        Entry *entries = PyMem_Realloc(record->entries, room * sizeof(Entry));
+        if (entries == NULL) {
             PyErr_NoMemory();
             return FAILED;
         }
-        walk->items = items;
-        walk->room = room;
+        record->entries = entries;
+        record->room = room;
     }
     Py_INCREF(object);
-    walk->items[walk->at++] = object;
+    record->entries[record->size++] = (Entry)object | kind;
     return SAME;
 }
 
-static int walk_dict(Walk *walk, PyObject *dict, int depth);
+static int record_dict(Record *record, PyObject *dict, int depth);
 
 static int
-walk_value(Walk *walk, PyObject *value, int depth)
+record_value(Record *record, PyObject *value, int depth)
 {
-    int outcome = meet(walk, value);
-    if (outcome != SAME) {
-        return outcome;
-    }
     if (value == Py_None || PyUnicode_CheckExact(value) || PyBool_Check(value) || PyLong_CheckExact(value) ||
         PyFloat_CheckExact(value) || PyBytes_CheckExact(value)) {
-        return SAME;
+        return add(record, value, LEAF);
     }
     if (depth >= DEEPEST) {
         return UNTRACEABLE;
     }
+    int outcome;
     if (PyDict_CheckExact(value)) {
-        return walk_dict(walk, value, depth + 1);
+        outcome = add(record, value, DICT);
+        return outcome == SAME ? record_dict(record, value, depth + 1) : outcome;
     }
     if (PyList_CheckExact(value)) {
-        /* None cannot be told from the end of a list otherwise: the list itself closes what lies in it. */
-        for (Py_ssize_t i = 0; i < PyList_Size(value); i++) {
-            outcome = walk_value(walk, PyList_GetItem(value, i), depth + 1);
-            if (outcome != SAME) {
-                return outcome;
-            }
+        outcome = add(record, value, LIST);
+        for (Py_ssize_t i = 0; outcome == SAME && i < PyList_Size(value); i++) {
+            outcome = record_value(record, PyList_GetItem(value, i), depth + 1);
         }
-        return meet(walk, value);
+        return outcome == SAME ? add(record, value, LEAF) : outcome;
     }
     if (PyTuple_CheckExact(value)) {
-        for (Py_ssize_t i = 0; i < PyTuple_Size(value); i++) {
-            outcome = walk_value(walk, PyTuple_GetItem(value, i), depth + 1);
-            if (outcome != SAME) {
-                return outcome;
-            }
+        outcome = add(record, value, TUPLE);
+        for (Py_ssize_t i = 0; outcome == SAME && i < PyTuple_Size(value); i++) {
+            outcome = record_value(record, PyTuple_GetItem(value, i), depth + 1);
         }
-        return SAME;
+        return outcome;
     }
     return UNTRACEABLE;
 }
 
 static int
-walk_dict(Walk *walk, PyObject *dict, int depth)
+record_dict(Record *record, PyObject *dict, int depth)
 {
     PyObject *key, *value;
     Py_ssize_t place = 0;
@@ -106,68 +109,147 @@ walk_dict(Walk *walk, PyObject *dict, int depth)
         if (!PyUnicode_CheckExact(key)) {
             return UNTRACEABLE;
         }
-        int outcome = meet(walk, key);
+        int outcome = add(record, key, LEAF);
         if (outcome == SAME) {
-            outcome = walk_value(walk, value, depth);
+            outcome = record_value(record, value, depth);
         }
         if (outcome != SAME) {
             return outcome;
         }
     }
-    return meet(walk, dict);
+    /* A dict closes what lies in it: its end could not be told from what follows otherwise. */
+    return add(record, dict, LEAF);
+}
+
+/* Comparing: objects that are the same are not looked at, but for those with others in them. */
+
+typedef struct {
+    const Entry *at;
+    const Entry *end;
+} Compare;
+
+static int
+is_next(Compare *compare, PyObject *object)
+{
+    return compare->at < compare->end && OBJECT(*compare->at++) == object;
+}
+
+static int same_dict(Compare *compare, PyObject *dict);
+
+static int
+same_value(Compare *compare, PyObject *value)
+{
+    if (!is_next(compare, value)) {
+        return 0;
+    }
+    switch (compare->at[-1] & KINDS) {
+    case DICT:
+        return same_dict(compare, value);
+    case LIST:
+        for (Py_ssize_t i = 0, size = PyList_Size(value); i < size; i++) {
+            if (!same_value(compare, PyList_GetItem(value, i))) {
+                return 0;
+            }
+        }
+        return is_next(compare, value);
+    case TUPLE:
+        for (Py_ssize_t i = 0, size = PyTuple_Size(value); i < size; i++) {
+            if (!same_value(compare, PyTuple_GetItem(value, i))) {
+                return 0;
+            }
+        }
+        return 1;
+    default:
+        return 1;
+    }
 }
 
 static int
-walk_message(Walk *walk, PyObject *message, PyObject *classes)
+same_dict(Compare *compare, PyObject *dict)
 {
-    PyObject *type = (PyObject *)Py_TYPE(message);
-    int known = PySet_Contains(classes, type);
-    if (known <= 0) {
-        return known < 0 ? FAILED : UNTRACEABLE;
+    PyObject *key, *value;
+    Py_ssize_t place = 0;
+    while (PyDict_Next(dict, &place, &key, &value)) {
+        if (!is_next(compare, key) || !same_value(compare, value)) {
+            return 0;
+        }
     }
-    PyObject *extra = PyObject_GetAttr(message, extra_name);
-    if (extra == NULL) {
-        PyErr_Clear();
-        return UNTRACEABLE;
+    return is_next(compare, dict);
+}
+
+/* What a message's encoding depends on but its class: its instance dict, borrowed from the message. NULL without an error
+ * where there is more, or none. `slot` is the descriptor of where pydantic keeps extras. */
+static PyObject *
+fields_of(PyObject *message, PyObject *slot)
+{
+    PyObject *extra = get_member(slot, message, (PyObject *)Py_TYPE(message)), *fields = NULL;
+    if (extra == Py_None || (extra != NULL && PyDict_CheckExact(extra) && PyDict_Size(extra) == 0)) {
+        fields = PyObject_GenericGetDict(message, NULL);
     }
-    int plain = extra == Py_None || (PyDict_CheckExact(extra) && PyDict_Size(extra) == 0);
-    Py_DECREF(extra);
-    if (!plain) {
-        return UNTRACEABLE;
-    }
-    int outcome = meet(walk, type);
-    if (outcome != SAME) {
-        return outcome;
-    }
-    PyObject *fields = PyObject_GenericGetDict(message, NULL);
+    Py_XDECREF(extra);
     if (fields == NULL) {
         PyErr_Clear();
-        return UNTRACEABLE;
+        return NULL;
     }
-    outcome = PyDict_CheckExact(fields) ? walk_dict(walk, fields, 0) : UNTRACEABLE;
     Py_DECREF(fields);
+    return PyDict_CheckExact(fields) ? fields : NULL;
+}
+
+/* Whether objects of `type` have their extras in the slot of `record`, which is that of the first one. */
+static int
+has_slot(Record *record, PyObject *type)
+{
+    PyObject *slot = PyObject_GetAttr(type, extra_name);
+    if (slot == NULL) {
+        PyErr_Clear();
+        return 0;
+    }
+    if (record->slot == NULL && Py_TYPE(slot) == &PyMemberDescr_Type) {
+        record->slot = slot;
+        return 1;
+    }
+    Py_DECREF(slot);
+    return slot == record->slot;
+}
+
+static int
+record_messages(Record *record, PyObject *messages, PyObject *classes)
+{
+    int outcome = SAME;
+    for (Py_ssize_t i = 0; outcome == SAME && i < PyList_Size(messages); i++) {
+        PyObject *message = PyList_GetItem(messages, i), *type = (PyObject *)Py_TYPE(message);
+        int known = PySet_Contains(classes, type);
+        PyObject *fields = known > 0 && has_slot(record, type) ? fields_of(message, record->slot) : NULL;
+        if (fields == NULL) {
+            return known < 0 ? FAILED : UNTRACEABLE;
+        }
+        outcome = add(record, type, LEAF);
+        outcome = outcome == SAME ? record_dict(record, fields, 0) : outcome;
+    }
     return outcome;
 }
 
 static int
-walk_messages(Walk *walk, PyObject *messages, PyObject *classes)
+same_messages(Compare *compare, PyObject *messages, PyObject *slot)
 {
-    for (Py_ssize_t i = 0; i < PyList_Size(messages); i++) {
-        int outcome = walk_message(walk, PyList_GetItem(messages, i), classes);
-        if (outcome != SAME) {
-            return outcome;
+    for (Py_ssize_t i = 0, size = PyList_Size(messages); i < size; i++) {
+        PyObject *message = PyList_GetItem(messages, i), *fields;
+        /* Its class is one of those of then. */
+        if (!is_next(compare, (PyObject *)Py_TYPE(message)) || (fields = fields_of(message, slot)) == NULL ||
+            !same_dict(compare, fields)) {
+            return 0;
         }
     }
-    return SAME;
+    return compare->at == compare->end;
 }
 
 static void
-release(PyObject **items, Py_ssize_t size)
+release(Entry *entries, Py_ssize_t size)
 {
     for (Py_ssize_t i = 0; i < size; i++) {
-        Py_DECREF(items[i]);
+        Py_DECREF(OBJECT(entries[i]));
     }
-    PyMem_Free(items);
+    PyMem_Free(entries);
 }
 
 static void
@@ -176,11 +258,12 @@ trace_dealloc(PyObject *self)
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     Trace *trace = (Trace *)self;
-    PyObject **items = trace->items;
+    Entry *entries = trace->entries;
     Py_ssize_t size = trace->size;
-    trace->items = NULL;
+    trace->entries = NULL;
     trace->size = 0;
-    release(items, size);
+    release(entries, size);
+    Py_CLEAR(trace->slot);
     PyObject_GC_Del(self);
     Py_DECREF(type);
 }
@@ -191,8 +274,9 @@ trace_traverse(PyObject *self, visitproc visit, void *arg)
     Trace *trace = (Trace *)self;
     Py_VISIT(Py_TYPE(self));
     for (Py_ssize_t i = 0; i < trace->size; i++) {
-        Py_VISIT(trace->items[i]);
+        Py_VISIT(OBJECT(trace->entries[i]));
     }
+    Py_VISIT(trace->slot);
     return 0;
 }
 
@@ -200,36 +284,31 @@ static int
 trace_clear(PyObject *self)
 {
     Trace *trace = (Trace *)self;
-    PyObject **items = trace->items;
+    Entry *entries = trace->entries;
     Py_ssize_t size = trace->size;
-    trace->items = NULL;
+    trace->entries = NULL;
     trace->size = 0;
-    release(items, size);
+    release(entries, size);
+    Py_CLEAR(trace->slot);
     return 0;
 }
 
 static PyObject *
-trace_same(PyObject *self, PyObject *args)
+trace_same(PyObject *self, PyObject *messages)
 {
     Trace *trace = (Trace *)self;
-    PyObject *messages, *classes;
-    if (!PyArg_ParseTuple(args, "O!O!", &PyList_Type, &messages, &PyFrozenSet_Type, &classes)) {
+    if (!PyList_CheckExact(messages)) {
+        PyErr_SetString(PyExc_TypeError, "messages must be a list");
         return NULL;
     }
-    if (PyList_Size(messages) != trace->messages) {
-        Py_RETURN_FALSE;
-    }
-    Walk walk = {trace->items, 0, trace->size, 0};
-    int outcome = walk_messages(&walk, messages, classes);
-    if (outcome == FAILED) {
-        return NULL;
-    }
-    return PyBool_FromLong(outcome == SAME && walk.at == trace->size);
+    Compare compare = {trace->entries, trace->entries + trace->size};
+    return PyBool_FromLong(PyList_Size(messages) == trace->messages &&
+                           same_messages(&compare, messages, trace->slot));
 }
 
 static PyMethodDef trace_methods[] = {
-    {"same", trace_same, METH_VARARGS,
-     "same(messages, classes) -> bool\n\nWhether `messages` are as many, and consist of the very same objects, as then."},
+    {"same", trace_same, METH_O,
+     "same(messages) -> bool\n\nWhether `messages` are as many, and consist of the very same objects, as then."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -262,37 +341,38 @@ trace(PyObject *module, PyObject *args)
         PyErr_SetString(PyExc_TypeError, "after must be a Trace or None");
         return NULL;
     }
-    Walk walk = {NULL, 0, 0, 1};
+    Record record = {NULL, 0, 0, NULL};
     Py_ssize_t before = 0;
     if (after != Py_None) {
         Trace *old = (Trace *)after;
         before = old->messages;
-        walk.room = old->size + 64;
-        walk.items = PyMem_Malloc(walk.room * sizeof(PyObject *));
-        if (walk.items == NULL) {
+        Py_XINCREF(old->slot);
+        record.slot = old->slot;
+        record.room = old->size + 64;
+        record.entries = PyMem_Malloc(record.room * sizeof(Entry));
+        if (record.entries == NULL) {
+            Py_XDECREF(record.slot);
             return PyErr_NoMemory();
         }
-        for (; walk.at < old->size; walk.at++) {
-            Py_INCREF(old->items[walk.at]);
-            walk.items[walk.at] = old->items[walk.at];
+        memcpy(record.entries, old->entries, old->size * sizeof(Entry));
+        for (; record.size < old->size; record.size++) {
+            Py_INCREF(OBJECT(record.entries[record.size]));
         }
     }
-    int outcome = walk_messages(&walk, messages, classes);
-    if (outcome != SAME) {
-        release(walk.items, walk.at);
-        if (outcome == FAILED) {
-            return NULL;
-        }
-        Py_RETURN_NONE;
-    }
-    Trace *made = PyObject_GC_New(Trace, trace_type);
+    int outcome = record_messages(&record, messages, classes);
+    Trace *made = outcome == SAME ? PyObject_GC_New(Trace, trace_type) : NULL;
     if (made == NULL) {
-        release(walk.items, walk.at);
+        release(record.entries, record.size);
+        Py_XDECREF(record.slot);
+        if (outcome == UNTRACEABLE) {
+            Py_RETURN_NONE;
+        }
         return NULL;
     }
-    made->items = walk.items;
-    made->size = walk.at;
+    made->entries = record.entries;
+    made->size = record.size;
     made->messages = before + PyList_Size(messages);
+    made->slot = record.slot;
     PyObject_GC_Track((PyObject *)made);
     return (PyObject *)made;
 }
@@ -313,7 +393,8 @@ PyMODINIT_FUNC
 PyInit__trace(void)
 {
     extra_name = PyUnicode_InternFromString("__pydantic_extra__");
-    PyObject *module = extra_name == NULL ? NULL : PyModule_Create(&definition);
+    get_member = (descrgetfunc)PyType_GetSlot(&PyMemberDescr_Type, Py_tp_descr_get);
+    PyObject *module = extra_name == NULL || get_member == NULL ? NULL : PyModule_Create(&definition);
     if (module == NULL) {
         return NULL;
     }

@@ -118,7 +118,7 @@ class Traced:
     def same(self, messages: list[Any], eyes: Serializer) -> bool:
         """As `Seen.same`."""
         del eyes  # every object is the same as then, down to immutable scalars
-        return self.trace.same(messages, GUARDED)
+        return self.trace.same(messages)
 
 
 def look(messages: list[Any], eyes: Serializer, after: Seen | Traced | SameObjects | None) -> Seen | Traced | None:
