@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import struct
+import sys
 import zlib
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from in_c import needs_c
 from milepost.codec.envelope import FORMAT, Vault, checksum, unwrap, wrap
-from milepost.codec.header import front, open_header, seal_header
+from milepost.codec.header import front, numbered, open_header, seal_header
 from milepost.codec.layout import INLINE, KEYED, MANY, ONE, TYPED, from_wire, spans_of, to_wire
 from milepost.codec.pack import open_pack, repack, seal_pack
 from milepost.codec.values import Serializer
@@ -161,6 +163,59 @@ def test_a_header_gives_back_versions_of_every_kind(
         assert type(header.checkpoint["channel_versions"][name]) is type(label)
     assert header.metadata == metadata
     assert header.layouts == {"a": LAYOUTS[0], "b": LAYOUTS[1]}
+
+
+class Name(str):
+    """A name of a node as an enumeration has it."""
+
+    __slots__ = ()
+
+
+odd = st.one_of(labels, st.booleans(), st.none(), st.just(Name("x")), st.just(b"1"), st.lists(labels, max_size=1))
+tables = st.one_of(
+    st.dictionaries(st.one_of(names, st.integers(0, 2)), odd, max_size=3),
+    st.dictionaries(names, labels, max_size=4),
+    st.none(),
+    st.lists(labels, max_size=1),
+)
+
+
+@needs_c
+@given(st.lists(names, unique=True, max_size=3), tables, st.one_of(st.dictionaries(names, tables, max_size=3), tables))
+def test_tables_made_in_c_are_those_made_in_python(known: list[str], versions: Any, seen: Any) -> None:
+    from milepost_speedups import numbered as compiled
+
+    ours = {name: at for at, name in enumerate(known)}
+    theirs = dict(ours)
+    found = compiled(theirs, versions, seen)
+    assert repr(found) == repr(numbered(ours, versions, seen))
+    assert [*theirs.items()] == [*ours.items()]
+
+
+@needs_c
+def test_tables_made_in_c_leave_other_kinds_of_names_to_python() -> None:
+    from milepost_speedups import numbered as compiled
+
+    known: dict[str, int] = {}
+    assert compiled(known, {"a": "1"}, {Name("n"): {"a": "1"}}) is None
+    assert compiled(known, {"a": "1", Name("n"): "1"}, {}) is None
+    assert known == {}
+    wrong: list[tuple[Any, ...]] = [(), (known, {}), ([], {}, {})]
+    for arguments in wrong:
+        with pytest.raises(TypeError):
+            compiled(*arguments)
+    assert numbered(known, {"a": "1"}, {Name("n"): {"a": "1"}}) == (["1"], [0, 0], {"n": [0, 0]})
+
+
+@needs_c
+def test_tables_made_in_c_leak_nothing() -> None:
+    from milepost_speedups import numbered as compiled
+
+    label, number, name = str(b"label", "ascii"), 2.5, str(b"name", "ascii")
+    before = sys.getrefcount(label), sys.getrefcount(number), sys.getrefcount(name)
+    for _ in range(100):
+        assert compiled({}, {name: label, "b": number, "c": 1}, {"n": {name: number, "b": label}}) is not None
+    assert (sys.getrefcount(label), sys.getrefcount(number), sys.getrefcount(name)) == before
 
 
 def test_labels_of_langgraph_are_kept_short() -> None:

@@ -16,7 +16,7 @@ labels are kept as a number and a fraction where that gives back the very same t
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -32,6 +32,12 @@ from milepost.codec.layout import Layout, from_wire, to_wire
 from milepost.codec.pack import COMPRESS_OVER
 from milepost.codec.values import Serializer
 from milepost.errors import Corrupt, Unserializable
+
+_compiled: Callable[[dict[str, int], object, object], tuple[list[Any], list[int], dict[str, list[int]]] | None] | None
+try:
+    from milepost_speedups import numbered as _compiled
+except ImportError:
+    _compiled = None
 
 _OWN, _FOREIGN = 0, 1
 _TEXT = frozenset({str})
@@ -102,14 +108,26 @@ def _tables(numbers: dict[str, int], body: dict[str, Any]) -> tuple[Any, Any, An
     """
     versions: Any = body.get("channel_versions")
     seen: Any = body.get("versions_seen")
-    if not _labels(versions) or type(seen) is not dict or not all(map(_labels, seen.values())):
+    found = (_compiled(numbers, versions, seen) if _compiled else None) or numbered(numbers, versions, seen)
+    if found is None:
         return None, None, None
     del body["channel_versions"], body["versions_seen"]
+    labels, current, read = found
+    return [_short(label) for label in labels], current, read
+
+
+def numbered(
+    names: dict[str, int], versions: Any, seen: Any
+) -> tuple[list[Any], list[int], dict[str, list[int]]] | None:
+    """The distinct labels, and channel_versions and versions_seen with numbers in the place of names and labels; None if
+    they are not what LangGraph makes. `names` grows. In C, where that is there and all nodes are plain strings."""
+    if not _labels(versions) or type(seen) is not dict or not all(map(_labels, seen.values())):
+        return None
     # By type too: 1, 1.0 and True are equal, and a thread's versions must keep their type.
     places: dict[tuple[type, Any], int] = {}
-    current = _numbered(versions, numbers, places)
-    read = {node: _numbered(labels, numbers, places) for node, labels in seen.items()}
-    return [_short(label) for _, label in places], current, read
+    current = _numbered(versions, names, places)
+    read = {node: _numbered(labels, names, places) for node, labels in seen.items()}
+    return [label for _, label in places], current, read
 
 
 def _numbered(labels: dict[str, Any], names: dict[str, int], versions: dict[tuple[type, Any], int]) -> list[int]:
