@@ -268,6 +268,25 @@ def test_a_trace_keeps_what_it_saw_alive_and_gives_it_back() -> None:
 
 
 @needs_c
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=12), st.data())
+def test_a_trace_speaks_for_all_that_it_goes_on_from(steps: list[int], data: st.DataObject) -> None:
+    from milepost_speedups import trace
+
+    every = [HumanMessage(f"{at}", additional_kwargs={"at": [at]}) for at in range(sum(steps))]
+    traces, upto = [trace([], guard.GUARDED)], [0]
+    for step in steps:
+        traces.append(trace(every[upto[-1] : upto[-1] + step], guard.GUARDED, traces[-1]))
+        upto.append(upto[-1] + step)
+    changed = data.draw(st.integers(-1, len(every) - 1))
+    if changed >= 0:
+        every[changed].additional_kwargs["at"].append(0)
+    for made, count in zip(traces, upto, strict=True):
+        assert made is not None
+        assert made.same(every[:count]) == (not 0 <= changed < count)
+        assert count == len(every) or not made.same(every[: count + 1])
+
+
+@needs_c
 def test_a_trace_in_a_cycle_is_collected() -> None:
     from milepost_speedups import trace
 

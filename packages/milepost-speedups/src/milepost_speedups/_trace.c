@@ -26,13 +26,19 @@ enum { LEAF = 0, DICT = 1, LIST = 2, TUPLE = 3, KINDS = 3 };
 
 #define OBJECT(entry) ((PyObject *)((entry) & ~(Entry)KINDS))
 
-typedef struct {
+/* A trace that goes on from another one has that in front. It takes over the entries of those that speak for no more
+ * messages than it does itself, so a chain of them is short, and no entry is taken over often. */
+typedef struct Trace {
     PyObject_HEAD
+    struct Trace *before;
     Entry *entries;
-    Py_ssize_t size;     /* entries of the trace */
-    Py_ssize_t messages; /* messages they speak for */
+    Py_ssize_t size;     /* entries of its own */
+    Py_ssize_t messages; /* messages that it speaks for, with those before */
     PyObject *slot;      /* the descriptor of the slot for their extras */
 } Trace;
+
+/* Chains are a few links long; with this many, a trace would speak for more messages than there is memory for. */
+#define LONGEST 64
 
 enum { SAME = 0, DIFFERENT = 1, UNTRACEABLE = 2, FAILED = -1 };
 
@@ -229,18 +235,28 @@ record_messages(Record *record, PyObject *messages, PyObject *classes)
     return outcome;
 }
 
-static int
-same_messages(Compare *compare, PyObject *messages, PyObject *slot)
+static Py_ssize_t
+spoken_for(Trace *trace)
 {
-    for (Py_ssize_t i = 0, size = PyList_Size(messages); i < size; i++) {
+    return trace == NULL ? 0 : trace->messages;
+}
+
+static int
+same_messages(Trace *trace, PyObject *messages)
+{
+    if (trace->before != NULL && !same_messages(trace->before, messages)) {
+        return 0;
+    }
+    Compare compare = {trace->entries, trace->entries + trace->size};
+    for (Py_ssize_t i = spoken_for(trace->before); i < trace->messages; i++) {
         PyObject *message = PyList_GetItem(messages, i), *fields;
         /* Its class is one of those of then. */
-        if (!is_next(compare, (PyObject *)Py_TYPE(message)) || (fields = fields_of(message, slot)) == NULL ||
-            !same_dict(compare, fields)) {
+        if (!is_next(&compare, (PyObject *)Py_TYPE(message)) || (fields = fields_of(message, trace->slot)) == NULL ||
+            !same_dict(&compare, fields)) {
             return 0;
         }
     }
-    return compare->at == compare->end;
+    return compare.at == compare.end;
 }
 
 static void
@@ -263,6 +279,7 @@ trace_dealloc(PyObject *self)
     trace->entries = NULL;
     trace->size = 0;
     release(entries, size);
+    Py_CLEAR(trace->before);
     Py_CLEAR(trace->slot);
     PyObject_GC_Del(self);
     Py_DECREF(type);
@@ -276,6 +293,7 @@ trace_traverse(PyObject *self, visitproc visit, void *arg)
     for (Py_ssize_t i = 0; i < trace->size; i++) {
         Py_VISIT(OBJECT(trace->entries[i]));
     }
+    Py_VISIT(trace->before);
     Py_VISIT(trace->slot);
     return 0;
 }
@@ -289,6 +307,7 @@ trace_clear(PyObject *self)
     trace->entries = NULL;
     trace->size = 0;
     release(entries, size);
+    Py_CLEAR(trace->before);
     Py_CLEAR(trace->slot);
     return 0;
 }
@@ -301,9 +320,7 @@ trace_same(PyObject *self, PyObject *messages)
         PyErr_SetString(PyExc_TypeError, "messages must be a list");
         return NULL;
     }
-    Compare compare = {trace->entries, trace->entries + trace->size};
-    return PyBool_FromLong(PyList_Size(messages) == trace->messages &&
-                           same_messages(&compare, messages, trace->slot));
+    return PyBool_FromLong(PyList_Size(messages) == trace->messages && same_messages(trace, messages));
 }
 
 static PyMethodDef trace_methods[] = {
@@ -330,6 +347,39 @@ static PyType_Spec trace_spec = {
 
 static PyTypeObject *trace_type;
 
+/* Copy the entries of the last links of the chain `before` that speak for no more messages than what comes behind them, of
+ * which the last `count` are to be recorded. What is left of the chain stays in front. */
+static int
+take_over(Record *record, Trace **before, Py_ssize_t count)
+{
+    Trace *taken[LONGEST];
+    int links = 0;
+    if (*before != NULL) {
+        Py_XINCREF((*before)->slot);
+        record->slot = (*before)->slot;
+    }
+    while (*before != NULL && links < LONGEST && (*before)->messages - spoken_for((*before)->before) <= count) {
+        taken[links++] = *before;
+        count += (*before)->messages - spoken_for((*before)->before);
+        record->room += (*before)->size;
+        *before = (*before)->before;
+    }
+    record->room += 64;
+    record->entries = PyMem_Malloc(record->room * sizeof(Entry));
+    if (record->entries == NULL) {
+        PyErr_NoMemory();
+        return FAILED;
+    }
+    while (links-- > 0) {
+        for (Py_ssize_t i = 0; i < taken[links]->size; i++) {
+            Entry entry = taken[links]->entries[i];
+            Py_INCREF(OBJECT(entry));
+            record->entries[record->size++] = entry;
+        }
+    }
+    return SAME;
+}
+
 static PyObject *
 trace(PyObject *module, PyObject *args)
 {
@@ -342,24 +392,11 @@ trace(PyObject *module, PyObject *args)
         return NULL;
     }
     Record record = {NULL, 0, 0, NULL};
-    Py_ssize_t before = 0;
-    if (after != Py_None) {
-        Trace *old = (Trace *)after;
-        before = old->messages;
-        Py_XINCREF(old->slot);
-        record.slot = old->slot;
-        record.room = old->size + 64;
-        record.entries = PyMem_Malloc(record.room * sizeof(Entry));
-        if (record.entries == NULL) {
-            Py_XDECREF(record.slot);
-            return PyErr_NoMemory();
-        }
-        memcpy(record.entries, old->entries, old->size * sizeof(Entry));
-        for (; record.size < old->size; record.size++) {
-            Py_INCREF(OBJECT(record.entries[record.size]));
-        }
+    Trace *before = after == Py_None ? NULL : (Trace *)after;
+    int outcome = take_over(&record, &before, PyList_Size(messages));
+    if (outcome == SAME) {
+        outcome = record_messages(&record, messages, classes);
     }
-    int outcome = record_messages(&record, messages, classes);
     Trace *made = outcome == SAME ? PyObject_GC_New(Trace, trace_type) : NULL;
     if (made == NULL) {
         release(record.entries, record.size);
@@ -369,9 +406,12 @@ trace(PyObject *module, PyObject *args)
         }
         return NULL;
     }
-    made->entries = record.entries;
+    Py_XINCREF((PyObject *)before);
+    made->before = before;
+    Entry *fitting = PyMem_Realloc(record.entries, (record.size ? record.size : 1) * sizeof(Entry));
+    made->entries = fitting == NULL ? record.entries : fitting;
     made->size = record.size;
-    made->messages = before + PyList_Size(messages);
+    made->messages = (after == Py_None ? 0 : ((Trace *)after)->messages) + PyList_Size(messages);
     made->slot = record.slot;
     PyObject_GC_Track((PyObject *)made);
     return (PyObject *)made;
