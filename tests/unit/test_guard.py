@@ -268,6 +268,18 @@ def test_a_trace_keeps_what_it_saw_alive_and_gives_it_back() -> None:
 
 
 @needs_c
+@pytest.mark.parametrize("into", ["itself", "the other"])
+def test_a_list_put_into_itself_is_a_change(into: str) -> None:
+    one: list[Any] = []
+    message = HumanMessage("x", additional_kwargs={"a": [one, one, {"b": one}]})
+    seen = guard.look([message], eyes, None)
+    assert isinstance(seen, Traced)
+    assert seen.same([message], eyes)
+    one.append(one if into == "itself" else message.additional_kwargs["a"])
+    assert not seen.same([message], eyes)
+
+
+@needs_c
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=12), st.data())
 def test_a_trace_speaks_for_all_that_it_goes_on_from(steps: list[int], data: st.DataObject) -> None:
     from milepost_speedups import trace

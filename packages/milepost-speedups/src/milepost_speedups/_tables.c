@@ -1,6 +1,7 @@
 /* Tables: the names and version labels of a checkpoint in numbers, as its header keeps them.
  *
- * What is walked are dicts, strings, ints and floats of exactly the built-in types, so no Python code runs.
+ * What is walked are dicts, strings, ints and floats of exactly the built-in types, so no code of theirs runs. The collector
+ * may, and let another thread change a dict.
  */
 
 #define PY_SSIZE_T_CLEAN
@@ -92,10 +93,17 @@ flattened(PyObject *source, PyObject *names, PyObject *table, PyObject *labels)
             Py_XDECREF(first);
             Py_CLEAR(flat);
         }
-        else {
-            PyList_SetItem(flat, at++, first);
-            PyList_SetItem(flat, at++, second);
+        else if (PyList_SetItem(flat, at++, first) < 0) {
+            Py_DECREF(second);
+            Py_CLEAR(flat);
         }
+        else if (PyList_SetItem(flat, at++, second) < 0) {
+            Py_CLEAR(flat);
+        }
+    }
+    if (flat != NULL && at != PyList_Size(flat)) {
+        PyErr_SetString(PyExc_RuntimeError, "a dict of versions changed its size meanwhile");
+        Py_CLEAR(flat);
     }
     return flat;
 }

@@ -14,7 +14,6 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdint.h>
-#include <string.h>
 
 #define DEEPEST 32
 
@@ -27,7 +26,8 @@ enum { LEAF = 0, DICT = 1, LIST = 2, TUPLE = 3, KINDS = 3 };
 #define OBJECT(entry) ((PyObject *)((entry) & ~(Entry)KINDS))
 
 /* A trace that goes on from another one has that in front. It takes over the entries of those that speak for no more
- * messages than it does itself, so a chain of them is short, and no entry is taken over often. */
+ * messages than what comes behind them. So where messages come one by one, a chain of n has a link for each bit of n, and no
+ * entry is taken over more often. */
 typedef struct Trace {
     PyObject_HEAD
     struct Trace *before;
@@ -37,10 +37,10 @@ typedef struct Trace {
     PyObject *slot;      /* the descriptor of the slot for their extras */
 } Trace;
 
-/* Chains are a few links long; with this many, a trace would speak for more messages than there is memory for. */
+/* The most links that one trace takes over. */
 #define LONGEST 64
 
-enum { SAME = 0, DIFFERENT = 1, UNTRACEABLE = 2, FAILED = -1 };
+enum { SAME = 0, UNTRACEABLE = 1, FAILED = -1 };
 
 static PyObject *extra_name;
 static descrgetfunc get_member;
@@ -140,6 +140,14 @@ is_next(Compare *compare, PyObject *object)
     return compare->at < compare->end && OBJECT(*compare->at++) == object;
 }
 
+/* Whether `container` ends here. Not the same object as something in it: were a list put into itself, that would pass for
+ * its end. */
+static int
+ends(Compare *compare, PyObject *container)
+{
+    return compare->at < compare->end && *compare->at++ == ((Entry)container | LEAF);
+}
+
 static int same_dict(Compare *compare, PyObject *dict);
 
 static int
@@ -157,7 +165,7 @@ same_value(Compare *compare, PyObject *value)
                 return 0;
             }
         }
-        return is_next(compare, value);
+        return ends(compare, value);
     case TUPLE:
         for (Py_ssize_t i = 0, size = PyTuple_Size(value); i < size; i++) {
             if (!same_value(compare, PyTuple_GetItem(value, i))) {
@@ -180,7 +188,7 @@ same_dict(Compare *compare, PyObject *dict)
             return 0;
         }
     }
-    return is_next(compare, dict);
+    return ends(compare, dict);
 }
 
 /* What a message's encoding depends on but its class: its instance dict, borrowed from the message. NULL without an error
@@ -250,6 +258,10 @@ same_messages(Trace *trace, PyObject *messages)
     Compare compare = {trace->entries, trace->entries + trace->size};
     for (Py_ssize_t i = spoken_for(trace->before); i < trace->messages; i++) {
         PyObject *message = PyList_GetItem(messages, i), *fields;
+        if (message == NULL) { /* where a dict had to be made, another thread may have made the list shorter */
+            PyErr_Clear();
+            return 0;
+        }
         /* Its class is one of those of then. */
         if (!is_next(&compare, (PyObject *)Py_TYPE(message)) || (fields = fields_of(message, trace->slot)) == NULL ||
             !same_dict(&compare, fields)) {

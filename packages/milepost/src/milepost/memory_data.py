@@ -28,8 +28,6 @@ from milepost.store import (
     WriteRow,
 )
 
-"""(ns, checkpoint id)."""
-
 
 class Packs:
     """The packs of a thread, found by the addresses they hold."""
