@@ -222,11 +222,12 @@ class Lineage:
         calls = (self._call(self.rows[at]) for at in firm if at in self.rows)
         return firm | {("", root) for root in calls if root is not None}
 
-    def needed(self, kept: Iterable[Place]) -> set[Place]:
+    def needed(self, kept: Iterable[Place], *, originals: bool = True) -> set[Place]:
         """`kept`, and the ancestors that their delta channels are rebuilt from: up to the nearest one with a value. One of
-        another schema's version is upgraded as a whole for that, so that what it needs is needed too."""
+        another schema's version is upgraded as a whole for that, so that what it needs is needed too. So is, with
+        `originals`, what is needed by that which a migration keeps of them."""
         needed = set(kept)
-        ahead = [*needed, *self._originals(needed)]
+        ahead = [*needed, *self._originals(needed)] if originals else [*needed]
         # Per ancestor, the channels that were looked for there: what one walk found the next one need not.
         sought: dict[Place, set[str]] = {}
         for place in ahead:

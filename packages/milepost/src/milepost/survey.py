@@ -55,7 +55,7 @@ class Survey:
         while True:
             self._asked.clear()
             chosen = choose(self.lineage)
-            kept = None if chosen is None else self.lineage.needed(chosen)
+            kept = None if chosen is None else self.lineage.needed(chosen, originals=False)
             if not self._asked:
                 return kept
             await self.read({above for place in self._asked for above in self._upwards(place, ahead)})
