@@ -260,3 +260,74 @@ async def test_an_older_run_does_not_call_a_subgraph_whose_memory_has_moved(
             await flavour.invoke(graph(other, "work"), {}, ONE, durability=mode)
         done = await flavour.invoke(graph(new, "job"), {}, ONE)
         assert done["done"] == ran == ["paid", "paid"]
+
+
+async def test_a_memory_that_an_older_run_begins_after_the_migration_moves_with_the_next_one(
+    saver_url: str, flavour: Flavour
+) -> None:
+    """So that it is found when the upgrade is not declared any more."""
+    async with milepost.connect(saver_url, schema=OLD) as old:
+        new, ran = Saver(old.backend, schema=NEW), list[str]()
+        moves = [True]
+
+        def graph(saver: Saver, name: str) -> Graph:
+            inner = graph_of(Plain)
+            inner.add_node("pay", lambda _: ran.append("paid") or {"log": ["paid"]})
+            inner.add_edge(START, "pay")
+            remembers = inner.compile(checkpointer=True)
+
+            def calls(_: Any) -> Any:
+                if moves.pop() if moves else False:
+                    assert [told.refused for told in new.migrate(history=True)] == [()]
+                return {"done": remembers.invoke({})["log"]}
+
+            builder = graph_of(State)
+            builder.add_node(name, calls)
+            builder.add_edge(START, name)
+            return builder.compile(checkpointer=saver)
+
+        await flavour.invoke(graph(old, "work"), {}, ONE, durability="sync")
+        assert [told.refused for told in new.migrate(history=True)] == [()]
+        assert [told.refused for told in new.migrate(mode="finalise")] == [()]
+        last = Saver(old.backend, schema={"": milepost.Schema(State, version=2, name="s")})
+        done = await flavour.invoke(graph(last, "job"), {}, ONE)
+        assert done["done"] == ran == ["paid", "paid"]
+
+
+async def test_a_late_call_of_a_node_whose_name_was_passed_on_stays_its_own(saver_url: str, flavour: Flavour) -> None:
+    """However often it is migrated: by names alone, it could be taken for one of the node that had this name before."""
+    upgrade = ms.Step(1, 2, ms.rename_node("m", "z"), ms.rename_node("n", "m"))
+    schema = {"": milepost.Schema(State, version=2, name="s", upgrades=[upgrade])}
+    async with milepost.connect(saver_url, schema=OLD) as old:
+        ran, moves = list[str](), [True]
+
+        def graph(saver: Saver, first: str, other: str) -> Graph:
+            inner = graph_of(Plain)
+            inner.add_node("pay", lambda _: ran.append("paid") or {"log": ["paid"]})
+            inner.add_node("ask", lambda state: {"log": [f"said {interrupt(state['log'])}"]})
+            inner.add_edge(START, "pay")
+            inner.add_edge("pay", "ask")
+            asks = inner.compile()
+
+            def calls(_: Any) -> Any:
+                if moves.pop() if moves else False:
+                    assert [told.refused for told in Saver(old.backend, schema=schema).migrate(history=True)] == [()]
+                return {"done": asks.invoke({})["log"]}
+
+            builder = graph_of(State)
+            builder.add_node(first, calls)
+            builder.add_node(other, asks)
+            builder.add_edge(START, first)
+            builder.add_edge(first, other)
+            return builder.compile(checkpointer=saver)
+
+        await flavour.invoke(graph(old, "n", "m"), {}, ONE, durability="sync")
+        new = Saver(old.backend, schema=schema)
+        for _ in range(3):
+            list(new.migrate(history=True))
+        newer = graph(new, "m", "z")
+        asked = await flavour.invoke(newer, None, ONE)
+        assert [question.value for question in asked["__interrupt__"]] == [["paid"]]
+        assert ran == ["paid"]
+        await flavour.invoke(newer, Command(resume="yes"), ONE)
+        assert ran == ["paid", "paid"]

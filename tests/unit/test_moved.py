@@ -9,8 +9,9 @@ import milepost
 import pytest
 from langgraph.checkpoint.serde.types import _DeltaSnapshot  # LangGraph has no public name for it
 from milepost import schema as ms
+from milepost.errors import SchemaMismatch
 from milepost.maintenance import drop_checkpoints
-from milepost.places import COUNTERS
+from milepost.places import COUNTERS, WAS
 from milepost.saver import Saver
 from milepost.testing.chain import at, checkpoint
 from milepost.testing.suite.free import Lines
@@ -129,3 +130,31 @@ def test_what_a_dropped_node_wrote_goes_through_each_change_once() -> None:
             assert [told.refused for told in third.migrate(history=True)] == [()]
         history = third.get_delta_channel_history(config=at("t", "", "0002"), channels=["d"])["d"]
         assert [value for _, _, value in history["writes"]] == ["<one>"]
+
+
+@pytest.mark.parametrize("finalised", [False, True])
+def test_only_an_older_release_is_refused_a_memory_that_has_moved(finalised: bool) -> None:
+    """A newer one may give the name to another node, also when it does not declare the upgrade any more."""
+    old = _old()
+    assert [told.refused for told in Saver(old.backend, schema=NEW).migrate(history=True)] == [()]
+    if finalised:
+        assert [told.refused for told in Saver(old.backend, schema=NEW).migrate(mode="finalise")] == [()]
+    newer: list[Any] = [{"": _schema(2), "z": _schema(2)}, {"": _schema(3, ms.Step(2, 3))}, NEW, None]
+    for schema in newer:
+        assert Saver(old.backend, schema=schema).get_tuple(at("t", "m")) is None
+    if not finalised:
+        with pytest.raises(SchemaMismatch, match="has moved"):
+            Saver(old.backend, schema=OLD).get_tuple(at("t", "m"))
+
+
+def test_what_looks_like_a_note_of_a_migration_is_none() -> None:
+    versions: dict[str, str | int | float] = {"n": "1"}
+    for metadata in ({WAS: 5}, {WAS: ["1"]}, {WAS: None}):
+        old = milepost.connect("memory:", schema=OLD)
+        old.put(at("t", ""), checkpoint("0001", {"n": 1}, versions), cast("Any", {**METADATA, **metadata}), versions)
+        old.put(at("t", "m"), checkpoint("0002", {"n": 1}, versions), cast("Any", METADATA), versions)
+        new = Saver(old.backend, schema=NEW)
+        assert [told.refused for told in new.migrate(history=True)] == [()]
+        read = new.get_tuple(at("t", ""))
+        assert read is not None
+        assert WAS not in read.metadata

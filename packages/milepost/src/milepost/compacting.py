@@ -22,7 +22,7 @@ from milepost.codec.drafts import Placed
 from milepost.compaction import Compactor, Context, parted
 from milepost.errors import InvalidConfig
 from milepost.packing import uses
-from milepost.places import ATTACHMENTS, COMPACTED, COUNTERS, FORKS, PINNED
+from milepost.places import ATTACHMENTS, COMPACTED, COUNTERS, FORKS, PINNED, WAS, shown
 from milepost.store import Batch, CheckpointRow, Mark, Store, merge_spans, sort_key
 from milepost.survey import Survey
 
@@ -85,7 +85,7 @@ async def compacted(
     snapshot, packs = loaded.snapshots[0], loaded.packs.get(thread, ())
     values = codec.values(thread, header, codec.shelf(thread, packs))
     state, deltas = await _state(thread, head, header, values, compaction.channels, history)
-    context = Context(thread, head.id, dict(header.metadata))
+    context = Context(thread, head.id, dict(shown(header.metadata)))
     changed = await _changed(compaction.compactors, state, context, dry_run=dry_run)
     if not changed:
         return None
@@ -197,7 +197,7 @@ def _smaller_head(
     latest = max([head.id, *(root.id for root in roots[:1])])
     id = _next_id(latest, {id for _, id in survey.marks})
     made = {**header.checkpoint, "id": id, "ts": _stamp(now), "channel_values": values}
-    facts = {name: value for name, value in header.metadata.items() if name != PINNED}
+    facts = {name: value for name, value in header.metadata.items() if name not in (PINNED, WAS)}
     if facts.get("source") in FORKS:
         facts["source"] = "loop"
     if counters := facts.get(COUNTERS):

@@ -27,13 +27,14 @@ from milepost.errors import OF_WHAT_IS_STORED, Corrupt, InvalidConfig, MilepostE
 from milepost.former import TRIES, Former, busy, is_kept_of, written_to
 from milepost.moving import Moves, Moving
 from milepost.parents import Place, ancestors
-from milepost.places import BEFORE, WAS, channel_name, spaces_of
+from milepost.places import BEFORE, NAMED, WAS, channel_name, spaces_of
 from milepost.rebuilding import Moved, Rebuilding
 from milepost.retention import live_spans
 from milepost.schema import Schema
 from milepost.schema.image import INTERRUPT, Image
 from milepost.schema.questions import asked_as
 from milepost.schema.schema import settled
+from milepost.schema.schemas import call_of
 from milepost.schema.spaces import depth, upper
 from milepost.schema.stamps import Stamp, decode
 from milepost.store import Batch, Chart, CheckpointRow, Drop, Pack, Snapshot, Store, WriteRow
@@ -460,6 +461,8 @@ class Migrator:
         checkpoint: Any = image.checkpoint
         if schema is not None and image.version is not None and schema.renames_since(image.version):
             image.metadata = {**image.metadata, WAS: [*dict.fromkeys((*image.was, image.version))]}
+        if ns != row.ns and (above := self._upgrader.schema(call_of(ns)[0])) is not None:
+            image.metadata = {**image.metadata, NAMED: [above.version, ns]}
         metadata: Any = image.metadata
         # Where nobody has declared a schema, what is there keeps the stamps that it has.
         stamp = self._upgrader.stamp(ns, image.values) if schema else codec.header(thread, row).stamp

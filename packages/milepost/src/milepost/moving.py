@@ -13,10 +13,10 @@ from typing import Any
 from milepost.codec import Codec
 from milepost.errors import OF_WHAT_IS_STORED
 from milepost.parents import Place
-from milepost.places import BEFORE, NAMED, WAS
+from milepost.places import BEFORE, NAMED, versions_before
 from milepost.schema import Schema
 from milepost.schema.image import Image
-from milepost.schema.schema import Where, node_renames
+from milepost.schema.schema import Where
 from milepost.schema.spaces import present_name, present_space
 from milepost.store import Chart, CheckpointRow, Snapshot
 from milepost.upgrading import Upgrader
@@ -33,7 +33,7 @@ class Moves:
     """Those that have another name now -> that name."""
     callers: Mapping[str, frozenset[Place]] = field(default_factory=dict)
     """For each of `spaces`, the checkpoints that made the call, above one another: they are rewritten after it has
-    moved, so that one of this version never has a namespace under a former name."""
+    moved, so that what one of this version has under a former name was called from it since."""
     refused: Mapping[Place, str] = field(default_factory=dict)
     """The latest checkpoints of those of which nobody can tell -> why."""
     stuck: frozenset[str] = frozenset()
@@ -100,17 +100,13 @@ class Moving:
         return self._images[key]
 
     def renames(self, thread: str, row: CheckpointRow, ns: str) -> tuple[tuple[str, str], ...]:
-        """The nodes renamed since `row` was stored, which is of namespace `ns` now, as (old, new)."""
+        """The nodes renamed since `row`, which is of namespace `ns` now, may have made calls, as (old, new)."""
         schema = self.schema(ns)
         if schema is None:
             return ()
-        stamp = self._codec.header(thread, row).stamp
-        return node_renames(schema.judge(stamp, Where(thread, row.ns, row.id)).steps)
-
-    def renamed(self, thread: str, row: CheckpointRow, ns: str) -> bool:
-        """Whether any call that `row` has made, which is of namespace `ns` now, may be of a node that was renamed since."""
-        schema, was = self.schema(ns), self._codec.header(thread, row).metadata.get(WAS) or ()
-        return bool(self.renames(thread, row, ns)) or (schema is not None and any(map(schema.renames_since, was)))
+        header = self._codec.header(thread, row)
+        verdict = schema.judge(header.stamp, Where(thread, row.ns, row.id))
+        return schema.renames_of_calls(versions_before(header.metadata), verdict.version)
 
     def schema(self, ns: str) -> Schema | None:
         """That of a namespace, by its name of now."""
@@ -170,7 +166,7 @@ class _Lookup:
             return start + (present_name(self._moving.renames(self._thread, caller, now), last) if caller else last)
         if caller is None:
             return await self._called(ns, above, now)
-        if now == above and not self._moving.renamed(self._thread, caller, now):
+        if now == above and not self._moving.renames(self._thread, caller, now):
             return ns
         return present_space(schema, await self._image(caller, now), ns, above) or ns
 
@@ -190,7 +186,7 @@ class _Lookup:
         checkpoints of its own."""
         above, now = caller.rpartition("|")[0], caller_now.rpartition("|")[0]
         row = self._caller(above, now) if caller else None
-        if row is None or (caller == caller_now and not self._moving.renamed(self._thread, row, now)):
+        if row is None or (caller == caller_now and not self._moving.renames(self._thread, row, now)):
             return ns
         image = await self._image(row, now)
         return present_space(self._moving.schema(now), image, ns, above, caller_now) or ns

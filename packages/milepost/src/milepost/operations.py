@@ -44,7 +44,7 @@ from milepost.lease import fence_for, refused
 from milepost.migrating import Migrated, Migrator, Mode
 from milepost.observe import Event, Watch, log, thread_hash
 from milepost.overlooking import overlooked, written_keys
-from milepost.places import ATTACHMENTS, BEFORE, NAMED, WAS, Place, channel_name, check_thread
+from milepost.places import ATTACHMENTS, BEFORE, Place, channel_name, check_thread, shown
 from milepost.rebuilding import Moved, Rebuilding, again
 from milepost.runs import Run
 from milepost.schema import Schemas
@@ -190,8 +190,7 @@ class Operations:
                 loaded = await store.get(thread, space, place.id)
             if loaded is None and place.id is None and space == place.ns:
                 names = () if spaces is None else spaces.names(thread, place.ns)
-                passed_on = spaces is not None and spaces.passed_on(place.ns)
-                await self.shared.footing.nothing(store, (thread, space), names, remembers=not passed_on)
+                await self.shared.footing.nothing(store, codec, (thread, space), self.shared.schemas, names)
             while loaded is not None and loaded.snapshots:
                 snapshot = loaded.snapshots[0]
                 packs = loaded.packs.get(thread, ())
@@ -301,12 +300,10 @@ class Operations:
                 ]
         except MilepostError as exc:
             raise of_checkpoint(exc, thread, row) from exc
-        if NAMED in metadata or WAS in metadata:
-            metadata = {key: value for key, value in metadata.items() if key not in (NAMED, WAS)}
         found = CheckpointTuple(
             config=place.config(row.id),
             checkpoint=cast("Checkpoint", checkpoint),
-            metadata=cast("CheckpointMetadata", metadata),
+            metadata=cast("CheckpointMetadata", shown(metadata)),
             parent_config=None if row.parent is None else place.config(row.parent),
             pending_writes=writes,
         )

@@ -46,6 +46,8 @@ WAS: Final = "__milepost_was__"
 """The metadata of a checkpoint that a migration rewrote, where nodes were renamed: the versions of its schema that it was of
 before, the oldest first. Runs of these may make calls from it yet, under the names of then. No reader is given it."""
 
+_HIDDEN: Final = {NAMED, WAS}
+
 ATTACHMENTS = "__milepost_attachments__"
 """The namespace of what compaction moved out of a thread's state. No graph has it, and no listing shows it."""
 
@@ -68,6 +70,19 @@ def spaces_of(kept: str) -> tuple[str, str]:
     """The inverse of `kept_space`: where the checkpoints are now, and where they were."""
     ns, moved, origin = kept.removeprefix(BEFORE).partition(_FORMERLY)
     return ns, origin if moved else ns
+
+
+def shown(metadata: dict[str, Any]) -> dict[str, Any]:
+    """What a reader is given of a checkpoint's metadata."""
+    if _HIDDEN.isdisjoint(metadata):
+        return metadata
+    return {key: value for key, value in metadata.items() if key not in _HIDDEN}
+
+
+def versions_before(metadata: Mapping[str, Any]) -> Sequence[int]:
+    """What `WAS` says; nothing where it is not what a migration writes."""
+    found: Any = metadata.get(WAS)
+    return found if type(found) is list and {int}.issuperset(map(type, found)) else ()
 
 
 class Place(NamedTuple):

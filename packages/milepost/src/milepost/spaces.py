@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from milepost.codec import Codec
 from milepost.errors import SchemaMismatch
-from milepost.places import NAMED, WAS
+from milepost.places import NAMED, versions_before
 from milepost.schema import Schema, Schemas
 from milepost.schema.schema import Where
 from milepost.schema.schemas import call_of, may_lie_elsewhere
@@ -58,15 +58,6 @@ class Spaces:
         parent, name = call_of(ns)
         schema = self._schemas.of(parent) if ns else None
         return None if schema is None or name not in schema.renamed else (schema.version, ns)
-
-    def passed_on(self, ns: str) -> bool:
-        """Whether another node had a name in `ns` before."""
-        while ns:
-            ns, name = call_of(ns)
-            schema = self._schemas.of(ns)
-            if schema is not None and any(present_name(chain, name) != name for chain in schema.node_chains):
-                return True
-        return False
 
     def generation(self, thread: str, ns: str, placed: int | None) -> int | None:
         """The generation that a write to `ns` depends on, if its addresses are of generation `placed`."""
@@ -126,8 +117,8 @@ class Spaces:
                 header = codec.header(thread, caller)
                 verdict = schema.judge(header.stamp, Where(thread, space, caller.id))
                 # Who called it after a migration and knew of its renames would have said so.
-                was: Sequence[int] = header.metadata.get(WAS) or ()
-                return present_name(schema.renames_since(was[0] if was else verdict.version), name)
+                was = versions_before(header.metadata)
+                return present_name(schema.renames_of_calls(was, verdict.version), name)
         # Who knew of the renames would have said so.
         return present_name(schema.node_chains[0], name)
 

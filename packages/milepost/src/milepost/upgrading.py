@@ -15,7 +15,7 @@ from milepost.codec import Codec, Header
 from milepost.codec.layout import Kept, Layout, is_snapshot
 from milepost.codec.shelf import Shelf
 from milepost.errors import MilepostError, SchemaMismatch
-from milepost.places import COUNTERS, WAS, channel_name
+from milepost.places import COUNTERS, channel_name, versions_before
 from milepost.schema.carry import gathered
 from milepost.schema.changes import PLUMBING, Change, NotDeclared, add
 from milepost.schema.image import (
@@ -195,7 +195,7 @@ class Upgrader:
         ns = names[-1] if names else row.ns
         source = _Source(ns, where, verdict, header.stamp)
         checkpoint = {**header.checkpoint, "channel_values": self._values(source, header, shelf, stays)}
-        was: Sequence[int] = header.metadata.get(WAS) or ()
+        was = versions_before(header.metadata)
         image = Image(thread, row.ns, row.id, checkpoint, header.metadata, version=verdict.version, was=was)
         writes: dict[int, list[Write]] = {}
         for found in located:

@@ -179,6 +179,11 @@ class Schema:
         """The nodes that were renamed since `version`, as (old, new), in order."""
         return node_renames(self.path(version) or ())
 
+    def renames_of_calls(self, was: Sequence[int], version: int) -> tuple[tuple[str, str], ...]:
+        """The nodes that were renamed since a checkpoint of `version`, which was of the versions `was` before a migration,
+        may first have made calls, as (old, new)."""
+        return next((node_renames(way) for each in (*was, version) if (way := self.path(each)) is not None), ())
+
     @cached_property
     def renamed(self) -> frozenset[str]:
         """Every name that a renamed node has or had."""

@@ -46,13 +46,13 @@ _NONE = Change()
 
 
 def backwards(schema: Schema | None, since: Iterable[int] | None = None) -> tuple[Change, ...]:
-    """What leads from the nodes' names of now to each set of names that they had before, but for those from before each
-    of the versions `since`; first to the latest."""
+    """What leads from the nodes' names of now to each set of names that they had since any of the versions `since`, or ever;
+    first to the latest."""
     return tuple(_back(schema, renames) for renames in _renamings(schema, since))
 
 
 def _renamings(schema: Schema | None, since: Iterable[int] | None = None) -> list[Sequence[tuple[str, str]]]:
-    """What became of the names of nodes since each of the versions before, but for those before each of `since`."""
+    """What became of the names of nodes since each of the versions that there were since any of `since`, or ever."""
     if schema is None:
         return []
     chains = schema.node_chains if since is None else map(schema.renames_since, since)
@@ -66,8 +66,7 @@ def _back(schema: Schema | None, renames: Sequence[tuple[str, str]]) -> Change:
 def former_spaces(
     schema: Schema | None, image: Image, ns: str, former: Sequence[str], since: Iterable[int] | None = None
 ) -> Iterator[str]:
-    """Namespaces that the subgraph's namespace `ns` may have had before, but for those from before each of the versions
-    `since`.
+    """Namespaces that the subgraph's namespace `ns` may have had since any of the versions `since`, or ever.
 
     `image` is the checkpoint that made the call, by the names of now, with its own namespace; `former` are namespaces
     that this may have had itself.
