@@ -49,6 +49,16 @@ NEW = {"": milepost.Schema(State, version=2, name="s", upgrades=STEPS[:1])}
 NEWEST = {"": milepost.Schema(State, version=3, name="s", upgrades=STEPS)}
 
 
+def _pays(ran: list[str]) -> Callable[[Any], dict[str, Any]]:
+    """A node whose effects can be counted."""
+
+    def pay(_: Any) -> dict[str, Any]:
+        ran.append("paid")
+        return {"log": ["paid"]}
+
+    return pay
+
+
 def _graph(
     saver: Saver, name: str, child: type, ran: list[str], *, kept: bool, meanwhile: Callable[[], object] = lambda: None
 ) -> Graph:
@@ -181,13 +191,13 @@ async def test_a_call_that_an_older_run_begins_after_the_move_is_gone_on_with(
         def migrate() -> None:
             if moves.pop() if moves else False:
                 # What called may be on its way: where that has not moved, the newer release begins before it.
-                while sum(found.metadata["step"] == 0 for found in old.list(ONE)) < (2 if shape == "inner" else 1):
+                while sum(found.metadata.get("step") == 0 for found in old.list(ONE)) < (2 if shape == "inner" else 1):
                     time.sleep(0.001)
                 assert [told.refused for told in new.migrate(history=True)] == [()]
 
         def graph(saver: Saver, name: str) -> Graph:
             asks = graph_of(child)
-            asks.add_node("pay", lambda _: ran.append("paid") or {"log": ["paid"]})
+            asks.add_node("pay", _pays(ran))
             asks.add_node("ask", lambda state: {"log": [f"said {interrupt(state['log'])}"]})
             asks.add_node("end", lambda state: {"done": state["log"]})
             for before, after in ((START, "pay"), ("pay", "ask"), ("ask", "end")):
@@ -204,7 +214,8 @@ async def test_a_call_that_an_older_run_begins_after_the_move_is_gone_on_with(
                 migrate()
                 return {"done": inner.invoke({})["done"]}
 
-            builder, node = graph_of(State), calls
+            builder = graph_of(State)
+            node: Any = calls
             if shape == "inner":
                 middle = graph_of(State)
                 middle.add_node("middle", calls)
@@ -239,7 +250,7 @@ async def test_an_older_run_does_not_call_a_subgraph_whose_memory_has_moved(
 
         def graph(saver: Saver, name: str) -> Graph:
             inner = graph_of(Plain)
-            inner.add_node("pay", lambda _: ran.append("paid") or {"log": ["paid"]})
+            inner.add_node("pay", _pays(ran))
             inner.add_edge(START, "pay")
             remembers = inner.compile(checkpointer=True)
 
@@ -272,7 +283,7 @@ async def test_a_memory_that_an_older_run_begins_after_the_migration_moves_with_
 
         def graph(saver: Saver, name: str) -> Graph:
             inner = graph_of(Plain)
-            inner.add_node("pay", lambda _: ran.append("paid") or {"log": ["paid"]})
+            inner.add_node("pay", _pays(ran))
             inner.add_edge(START, "pay")
             remembers = inner.compile(checkpointer=True)
 
@@ -303,7 +314,7 @@ async def test_a_late_call_of_a_node_whose_name_was_passed_on_stays_its_own(save
 
         def graph(saver: Saver, first: str, other: str) -> Graph:
             inner = graph_of(Plain)
-            inner.add_node("pay", lambda _: ran.append("paid") or {"log": ["paid"]})
+            inner.add_node("pay", _pays(ran))
             inner.add_node("ask", lambda state: {"log": [f"said {interrupt(state['log'])}"]})
             inner.add_edge(START, "pay")
             inner.add_edge("pay", "ask")
