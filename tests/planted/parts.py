@@ -92,7 +92,7 @@ def guard_is_shallow(patch: pytest.MonkeyPatch) -> None:
 
 
 def prune_drops_delta_ancestors(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Lineage, "needed", lambda _, kept: set(kept))
+    patch.setattr(Lineage, "needed", lambda _, kept, **_options: set(kept))
 
 
 def prune_drops_items_of_writes(patch: pytest.MonkeyPatch) -> None:
