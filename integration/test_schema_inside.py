@@ -239,6 +239,23 @@ async def test_a_call_that_an_older_run_begins_after_the_move_is_gone_on_with(
         assert ran == ["paid"]
 
 
+def _remembering(saver: Saver, name: str, ran: list[str], meanwhile: Callable[[], object]) -> Graph:
+    """A node that calls a subgraph with a memory, after something else has happened."""
+    inner = graph_of(Plain)
+    inner.add_node("pay", _pays(ran))
+    inner.add_edge(START, "pay")
+    remembers = inner.compile(checkpointer=True)
+
+    def calls(_: Any) -> Any:
+        meanwhile()
+        return {"done": remembers.invoke({})["log"]}
+
+    builder = graph_of(State)
+    builder.add_node(name, calls)
+    builder.add_edge(START, name)
+    return builder.compile(checkpointer=saver)
+
+
 @pytest.mark.parametrize("mode", ["sync", "async", "exit"])
 async def test_an_older_run_does_not_call_a_subgraph_whose_memory_has_moved(
     saver_url: str, flavour: Flavour, mode: Durability
@@ -248,21 +265,12 @@ async def test_an_older_run_does_not_call_a_subgraph_whose_memory_has_moved(
         new, ran = Saver(old.backend, schema=NEW), list[str]()
         moves = [True, False]
 
+        def migrate() -> None:
+            if moves.pop() if moves else False:
+                assert [told.refused for told in new.migrate(history=True)] == [()]
+
         def graph(saver: Saver, name: str) -> Graph:
-            inner = graph_of(Plain)
-            inner.add_node("pay", _pays(ran))
-            inner.add_edge(START, "pay")
-            remembers = inner.compile(checkpointer=True)
-
-            def calls(_: Any) -> Any:
-                if moves.pop() if moves else False:
-                    assert [told.refused for told in new.migrate(history=True)] == [()]
-                return {"done": remembers.invoke({})["log"]}
-
-            builder = graph_of(State)
-            builder.add_node(name, calls)
-            builder.add_edge(START, name)
-            return builder.compile(checkpointer=saver)
+            return _remembering(saver, name, ran, migrate)
 
         await flavour.invoke(graph(old, "work"), {}, ONE)
         # In another process, which was not in it before.
@@ -281,21 +289,12 @@ async def test_a_memory_that_an_older_run_begins_after_the_migration_moves_with_
         new, ran = Saver(old.backend, schema=NEW), list[str]()
         moves = [True]
 
+        def migrate() -> None:
+            if moves.pop() if moves else False:
+                assert [told.refused for told in new.migrate(history=True)] == [()]
+
         def graph(saver: Saver, name: str) -> Graph:
-            inner = graph_of(Plain)
-            inner.add_node("pay", _pays(ran))
-            inner.add_edge(START, "pay")
-            remembers = inner.compile(checkpointer=True)
-
-            def calls(_: Any) -> Any:
-                if moves.pop() if moves else False:
-                    assert [told.refused for told in new.migrate(history=True)] == [()]
-                return {"done": remembers.invoke({})["log"]}
-
-            builder = graph_of(State)
-            builder.add_node(name, calls)
-            builder.add_edge(START, name)
-            return builder.compile(checkpointer=saver)
+            return _remembering(saver, name, ran, migrate)
 
         await flavour.invoke(graph(old, "work"), {}, ONE, durability="sync")
         assert [told.refused for told in new.migrate(history=True)] == [()]

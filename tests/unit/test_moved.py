@@ -158,3 +158,10 @@ def test_what_looks_like_a_note_of_a_migration_is_none() -> None:
         read = new.get_tuple(at("t", ""))
         assert read is not None
         assert WAS not in read.metadata
+
+
+def test_calls_are_by_the_first_version_that_steps_lead_from() -> None:
+    schema = _schema(3, ms.Step(2, 3, ms.rename_node("x", "y")))
+    assert schema.renames_of_calls([1, 2], 3) == (("x", "y"),)
+    assert schema.renames_of_calls([1], 3) == ()
+    assert schema.renames_of_calls([], 2) == (("x", "y"),)
