@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Self
 
-_NO_SYSTEM_CALLS = {"fspath", "fsencode", "fsdecode", "getpid", "getcwd", "urandom", "register_at_fork", "scandir"}
+_NO_SYSTEM_CALLS = {"fspath", "fsencode", "fsdecode", "getpid", "getcwd", "register_at_fork", "scandir"}
 """Functions of ``posix`` that ask nobody, or that no put may be blamed for."""
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from milepost.callstore import CallAnswer, CallChange, CallPage, CallQuery, drawer
+from milepost.draws import draw
 from milepost.errors import Corrupt
 from milepost.fences import Lease, acquired, released, renewed
 from milepost.store import (
@@ -146,7 +146,7 @@ class FilesStore:
         return await self._call("read checkpoints", lambda: charting.rows(self._root.log(thread), places))
 
     async def drop(self, thread: str, drop: Drop, token: str) -> str | None:
-        change = DropSome(drop, token, secrets.randbits(63))
+        change = DropSome(drop, token, draw())
         await self._commit(thread, change, "drop checkpoints")
         return change.answer
 

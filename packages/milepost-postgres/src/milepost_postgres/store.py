@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import starmap
 from typing import Any, cast
 
 from milepost.callstore import CallAnswer, CallChange, CallPage, CallQuery, unsettled
 from milepost.collector import many, unhurried
+from milepost.draws import draw
 from milepost.errors import Conflict
 from milepost.fences import Lease, head_moved, thread_deleted
 from milepost.store import (
@@ -390,7 +389,7 @@ class PostgresStore:
         """A generation as callers are told."""
         if generation is None:
             return _NOWHERE
-        return secrets.randbits(63) if self._guest else generation
+        return draw() if self._guest else generation
 
     def _snapshots(self, found: Found, thread_of: Callable[[Row], str]) -> list[Snapshot]:
         writes: dict[int, list[WriteRow]] = {}
@@ -571,6 +570,5 @@ def _batch_parameters(thread: str, batch: Batch) -> Parameters:
 
 
 def _fresh() -> bytes:
-    """A random bigint that is not negative."""
-    drawn = os.urandom(8)
-    return bytes((drawn[0] & 0x7F,)) + drawn[1:]
+    """A bigint of its own."""
+    return draw().to_bytes(8)

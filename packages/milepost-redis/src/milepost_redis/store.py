@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Collection, Sequence
 from itertools import chain
 from typing import Any, Final, TypeVar, cast
 
 from milepost.callstore import CallAnswer, CallChange, CallPage, CallQuery
+from milepost.draws import draw
 from milepost.errors import Conflict, InvalidConfig
 from milepost.fences import Lease
 from milepost.observe import log
@@ -554,7 +554,7 @@ class RedisStore:
 
 
 def _fresh() -> bytes:
-    return wire.generation(secrets.randbits(63))
+    return wire.generation(draw())
 
 
 def _snapshots(thread: str, generation: bytes, found: Sequence[Any]) -> list[Snapshot]:

@@ -5,7 +5,6 @@ Everything lives in dictionaries of this process behind one lock; each verb is o
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,6 +12,7 @@ from typing import TypeVar, cast
 
 from langgraph.checkpoint.serde.types import INTERRUPT
 
+from milepost.draws import draw
 from milepost.errors import Unavailable
 from milepost.fences import NOBODY, Lease, acquired, refuse_moved, released, renewed
 from milepost.memory_calls import MemoryCalls, delete_calls, load_calls, refuse_unsettled_calls
@@ -296,7 +296,7 @@ class MemoryStore(MemoryCalls):
                 return None
             # In this order, so that what is left is whole wherever this is interrupted.
             place.revision += 1
-            place.generation = secrets.randbits(63)
+            place.generation = draw()
             for ns, id, parent in drop.parents:
                 if (row := place.rows.get((ns, id))) is not None:
                     place.rows[ns, id] = replace(row, parent=parent)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import bisect
 import os
-import secrets
 import threading
 import weakref
 from collections import OrderedDict
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from milepost.callstore import CallTable
+from milepost.draws import draw
 from milepost.fences import NOBODY, Lease, lease_lost, thread_deleted
 from milepost.parents import Place
 from milepost.store import (
@@ -176,7 +176,7 @@ class Data:
         found = self.threads.get(thread)
         if found is None:
             now = self.clock()
-            found = self.threads[thread] = Thread(secrets.randbits(63), created=now, updated=now)
+            found = self.threads[thread] = Thread(draw(), created=now, updated=now)
         return found
 
     def generation(self, thread: str) -> int:

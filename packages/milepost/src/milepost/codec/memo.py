@@ -5,7 +5,6 @@ Forgetting costs bytes, never correctness: whatever is not remembered is sent ag
 
 from __future__ import annotations
 
-import secrets
 import threading
 import time
 from collections import OrderedDict, deque
@@ -19,6 +18,7 @@ from milepost.codec.heard import Heard
 from milepost.codec.items import Item, Piece, digest_of_plain, watched, weight
 from milepost.codec.layout import Address, Layout
 from milepost.codec.pack import open_pack
+from milepost.draws import draw
 from milepost.errors import MilepostError
 from milepost.store import Pack
 
@@ -49,7 +49,7 @@ class ThreadMemo:
         """Of `size`, what `Memory` has counted."""
         self.used = 0.0
         # A writer of its own, so that the items of a thread have numbers that follow each other.
-        self._writer = secrets.randbits(63)
+        self._writer = draw()
         self._next = 1
         self._family: object = None
         self.sizes: dict[tuple[str, str], int] = {}
@@ -197,24 +197,33 @@ class Memory:
 
     def thread(self, thread: str) -> ThreadMemo:
         """The memo of `thread`; what is over the limits is forgotten on this occasion."""
-        now = self._clock()
-        with self._lock:
-            memo = self._threads.get(thread)
-            if memo is None:
-                memo = self._threads[thread] = ThreadMemo()
-            self._threads.move_to_end(thread)
-            memo.used = now
-            if memo.size > self.limit:
-                memo.trim()
-            self._total += memo.size - memo.accounted
-            memo.accounted = memo.size
-            while len(self._threads) > 1:
-                oldest = next(iter(self._threads.values()))
-                if self._total <= self.limit and now - oldest.used <= self._idle:
-                    break
-                self._total -= oldest.accounted
-                self._threads.popitem(last=False)
-            return memo
+        memo = self._threads.get(thread)
+        if memo is None:
+            memo = self._threads.setdefault(thread, ThreadMemo())
+        memo.used = self._clock()
+        # Nobody waits here. Every call of every thread comes this way: once they queue up at a lock, each of them has to
+        # be woken for it, and the queue never ends. What is not counted now is counted at the next use.
+        if self._lock.acquire(blocking=False):
+            try:
+                self._count(thread, memo)
+            finally:
+                self._lock.release()
+        return memo
+
+    def _count(self, thread: str, memo: ThreadMemo) -> None:
+        if self._threads.get(thread) is not memo:
+            return  # forgotten meanwhile
+        self._threads.move_to_end(thread)
+        if memo.size > self.limit:
+            memo.trim()
+        self._total += memo.size - memo.accounted
+        memo.accounted = memo.size
+        while len(self._threads) > 1:
+            oldest = next(iter(self._threads.values()))
+            if self._total <= self.limit and memo.used - oldest.used <= self._idle:
+                break
+            self._total -= oldest.accounted
+            self._threads.popitem(last=False)
 
     def forget(self, thread: str) -> None:
         with self._lock:
