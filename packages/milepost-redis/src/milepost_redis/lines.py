@@ -12,7 +12,7 @@ from redis.exceptions import ConnectionError as Disconnected
 from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as TooLate
 
-from milepost_redis.sources import Route, Words
+from milepost_redis.sources import Route, Words, pack
 from milepost_redis.trouble import FAILURES, closed
 
 T = TypeVar("T")
@@ -323,9 +323,9 @@ class AsyncRouted:
 
 async def send(connection: Any, commands: Sequence[Words]) -> None:
     """Send commands over an async connection of redis-py."""
-    packed = [part for words in commands for part in connection.pack_command(*words)]
+    packed = pack(connection, commands)
     await connection.connect()
-    await connection.send_packed_command([b"".join(packed)], check_health=False)
+    await connection.send_packed_command([packed], check_health=False)
 
 
 async def receive(connection: Any) -> Any:

@@ -14,7 +14,13 @@ from redis.exceptions import AskError, ClusterDownError, MovedError, ResponseErr
 
 from milepost_redis.trouble import closed, crowded
 
-Words = Sequence[bytes]
+_pack: Callable[[Any], Any] | None
+try:
+    from hiredis import pack_command as _pack
+except ImportError:
+    _pack = None
+
+Words = tuple[bytes, ...]
 """One command."""
 
 
@@ -31,12 +37,19 @@ class Source(Protocol):
     def close(self) -> None: ...
 
 
+def pack(connection: Any, commands: Sequence[Words]) -> bytes:
+    """Commands as they are sent. Redis-py has hiredis do it where that is installed, but looks at every word before."""
+    if _pack is not None:
+        return b"".join(map(_pack, commands))
+    return b"".join(part for words in commands for part in connection.pack_command(*words))
+
+
 def converse(connection: Any, commands: Sequence[Words]) -> list[Any]:
     """`Source.talk` over one connection of redis-py. Whatever goes wrong, no reply is left for whoever comes next."""
-    packed = [part for words in commands for part in connection.pack_command(*words)]
+    packed = pack(connection, commands)
     # To send connects too, but not a connection behind sentinels to whoever is the primary now.
     connection.connect()
-    connection.send_packed_command([b"".join(packed)], check_health=False)
+    connection.send_packed_command([packed], check_health=False)
     replies: list[Any] = []
     try:
         for _ in commands:
