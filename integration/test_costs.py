@@ -42,6 +42,7 @@ class Cost:
 
     calls: int
     system: int = 0
+    """Calls of the system for which the thread gives up the interpreter."""
     trips: int = 0
     sent: int = 0
 
@@ -131,25 +132,25 @@ def _behind(url: str, path: str, port: int) -> Any:
 
 LIMITS: dict[tuple[str, State, Operation], Cost] = {
     ("memory", "tiny", "put"): Cost(340),
-    ("memory", "tiny", "put_writes"): Cost(200),
+    ("memory", "tiny", "put_writes"): Cost(220),
     ("memory", "tiny", "get"): Cost(180),
     ("memory", "conversation", "put"): Cost(490),
-    ("memory", "conversation", "put_writes"): Cost(370),
-    ("files", "tiny", "put"): Cost(450, 7),
-    ("files", "tiny", "put_writes"): Cost(350, 7),
-    ("files", "tiny", "get"): Cost(260, 3),
-    ("files", "conversation", "put"): Cost(610, 7),
-    ("files", "conversation", "put_writes"): Cost(530, 7),
+    ("memory", "conversation", "put_writes"): Cost(400),
+    ("files", "tiny", "put"): Cost(440, 2),
+    ("files", "tiny", "put_writes"): Cost(360, 2),
+    ("files", "tiny", "get"): Cost(270, 2),
+    ("files", "conversation", "put"): Cost(590, 2),
+    ("files", "conversation", "put_writes"): Cost(550, 2),
     ("postgres", "tiny", "put"): Cost(470, 0, 1, 480),
     ("postgres", "tiny", "put_writes"): Cost(460, 0, 1, 700),
     ("postgres", "tiny", "get"): Cost(240, 0, 1, 120),
     ("postgres", "conversation", "put"): Cost(640, 0, 1, 600),
     ("postgres", "conversation", "put_writes"): Cost(690, 0, 1, 3200),
-    ("redis", "tiny", "put"): Cost(650, 0, 1, 750),
-    ("redis", "tiny", "put_writes"): Cost(620, 0, 1, 800),
-    ("redis", "tiny", "get"): Cost(470, 0, 1, 350),
-    ("redis", "conversation", "put"): Cost(810, 0, 1, 850),
-    ("redis", "conversation", "put_writes"): Cost(850, 0, 1, 3200),
+    ("redis", "tiny", "put"): Cost(440, 0, 1, 750),
+    ("redis", "tiny", "put_writes"): Cost(350, 0, 1, 800),
+    ("redis", "tiny", "get"): Cost(300, 0, 1, 350),
+    ("redis", "conversation", "put"): Cost(590, 0, 1, 850),
+    ("redis", "conversation", "put_writes"): Cost(540, 0, 1, 3200),
 }
 
 

@@ -23,6 +23,7 @@ from files.states import At, chain, name, opened, put, writes
 from milepost.errors import Unavailable
 from milepost.flavour import run
 from milepost.store import Drop, Store
+from milepost_files import handle
 
 Say = Callable[[object], None]
 
@@ -30,6 +31,7 @@ Say = Callable[[object], None]
 def arm(at: At) -> None:
     call, number, action = at
     module: Any = fcntl if call == "flock" else os
+    handle.lock, handle.confirm = handle.lock_in_steps, handle.confirm_in_steps
     real: Callable[..., Any] = getattr(module, call)
     count = 0
 

@@ -6,6 +6,9 @@ import fcntl
 import os
 from collections.abc import Callable
 
+Look = tuple[int, int, bytes]
+"""See `look`."""
+
 
 class Handle:
     """A descriptor that is closed when nobody uses it any more: readers may be at it while a writer replaces the log."""
@@ -27,11 +30,7 @@ class Handle:
         return os.fstat(self.fd).st_size
 
     def try_lock(self) -> bool:
-        try:
-            fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+        return lock(self.fd, 0, 0) is not None
 
     def unlock(self) -> None:
         fcntl.flock(self.fd, fcntl.LOCK_UN)
@@ -44,10 +43,7 @@ def identity(status: os.stat_result) -> tuple[int, int]:
 
 def names(path: str, handle: Handle) -> bool:
     """Whether `path` is (still) the file that `handle` has open."""
-    try:
-        return identity(os.stat(path)) == handle.identity
-    except FileNotFoundError:
-        return False
+    return confirm(-1, os.fsencode(path), *handle.identity, b"")
 
 
 def sync_folder(path: str) -> None:
@@ -68,3 +64,48 @@ def write(fd: int, data: bytes, offset: int) -> tuple[int, OSError | None]:
     except OSError as exc:
         return done, exc
     return done, None
+
+
+def look(fd: int, end: int, length: int) -> Look:
+    """What is to be known of a log's file: `end`, how many bytes there are, and which of them follow the offset `end`, up
+    to `length`. The place in the file is nobody's."""
+    size = os.lseek(fd, 0, os.SEEK_END)
+    return end, size, os.pread(fd, length, end) if size > end else b""
+
+
+def lock_in_steps(fd: int, end: int, length: int, /) -> Look | None:
+    """Lock a file and `look` at it. None, and nothing done, where somebody else has it locked."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return None
+    try:
+        return look(fd, end, length)
+    except BaseException:
+        fcntl.flock(fd, fcntl.LOCK_UN)
+        raise
+
+
+def confirm_in_steps(fd: int, path: bytes, device: int, inode: int, fence: bytes, /) -> bool:
+    """Whether `path` is the file of that device and inode, and there is no file `fence`. If so the lock is given back,
+    unless `fd` is -1."""
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return False
+    if identity(status) != (device, inode) or os.access(fence, os.F_OK):
+        return False
+    if fd >= 0:
+        fcntl.flock(fd, fcntl.LOCK_UN)
+    return True
+
+
+lock: Callable[[int, int, int], Look | None] = lock_in_steps
+confirm: Callable[[int, bytes, int, int, bytes], bool] = confirm_in_steps
+try:
+    from milepost_speedups import confirm as _confirm
+    from milepost_speedups import lock as _lock
+except ImportError:
+    pass
+else:  # in C, each is one step
+    lock, confirm = _lock, _confirm

@@ -24,6 +24,7 @@ from typing import Final
 
 from milepost.errors import Unavailable
 
+from milepost_files import handle
 from milepost_files.handle import Handle, names, sync_folder
 
 _FIRST_PAUSE: Final = 0.00005
@@ -47,6 +48,7 @@ class Turns:
         self._stem = stem
         self._path = stem + ".log"
         self._fence_path = stem + ".take"
+        self._named, self._fenced = os.fsencode(self._path), os.fsencode(self._fence_path)
         self._timeout = timeout
 
     def take(self, held: Handle, copy: Fill) -> bool:
@@ -72,9 +74,10 @@ class Turns:
         held.unlock()
         return False
 
-    def confirmed(self, held: Handle) -> bool:
-        """Whether what was written to `held` under the lock counts: it is the log, and nobody is replacing it."""
-        return names(self._path, held) and not os.access(self._fence_path, os.F_OK)
+    def confirmed(self, held: Handle, *, unlock: bool = False) -> bool:
+        """Whether what was written to `held` under the lock counts: it is the log, and nobody is replacing it. With
+        `unlock`, the lock is given back if so."""
+        return handle.confirm(held.fd if unlock else -1, self._named, *held.identity, self._fenced)
 
     def wait_out(self) -> None:
         """Return when no fence stands. Raises `Unavailable` when one stands for too long."""

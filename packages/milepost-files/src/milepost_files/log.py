@@ -27,7 +27,7 @@ from typing import Any, ClassVar, Final
 from milepost.errors import MilepostError, Unavailable
 
 from milepost_files import frames, handle, rewrite, scan
-from milepost_files.handle import Handle
+from milepost_files.handle import Handle, Look
 from milepost_files.index import Index
 from milepost_files.lock import Superseded, Turns, beside
 from milepost_files.rewrite import FrameDraft, Read
@@ -117,30 +117,30 @@ class Log:
 
         Raises `Unavailable` when the store itself is gone: then nothing can be said about a thread.
         """
-        for _ in range(_TRIES):
-            try:
-                status = os.stat(self._path)
-            except FileNotFoundError as exc:
-                self.forget()
-                if os.path.isdir(os.path.dirname(self._folder)):
-                    return None
-                raise Unavailable(
-                    f"the folder that holds {self._path} is gone: mount or restore it, then try again",
-                    backend="files",
-                    op="read",
-                    errno=exc.errno,
-                ) from exc
-            held = self._handle
-            if held is None or held.identity != handle.identity(status):
-                if not self._reopen():
-                    continue
-                held = self._handle
-                assert held is not None
-            index = self._refresh(held, os.fstat(held.fd))
-            if index is None and self._tail is Tail.GARBAGE:
-                index = Index(0)
-            return None if index is None else (index, held)
-        raise self._restless()
+        held = self._handle
+        if held is None or not handle.names(self._path, held):
+            held = self._reopen()
+            if held is None:
+                self._gone()
+                return None
+        index = self._index
+        end, length = (0, 0) if index is None else (index.end, frames.HEADER.size)
+        index = self._refresh(held, handle.look(held.fd, end, length))
+        if index is None and self._tail is Tail.GARBAGE:
+            index = Index(0)
+        return None if index is None else (index, held)
+
+    def _gone(self) -> None:
+        """There is no log. Raises `Unavailable` where the store itself is not there either."""
+        self.forget()
+        above = os.path.dirname(self._folder)
+        if not os.path.isdir(above):
+            raise Unavailable(
+                f"the folder that holds {self._path} is gone: mount or restore it, then try again",
+                backend="files",
+                op="read",
+                errno=errno.ENOENT,
+            )
 
     def damage(self, index: Index) -> tuple[str, ...]:
         """What had to be skipped, in words, as far as words are kept. Hold `mutex`."""
@@ -208,31 +208,33 @@ class Log:
         except FileNotFoundError:
             return 0
 
-    def _reopen(self) -> bool:
-        """Open what the path names now. `_refresh` finds out whether the index fits it."""
+    def _reopen(self) -> Handle | None:
+        """Open what the path names now, if anything. `_refresh` finds out whether the index fits it."""
         try:
-            self._handle = _open(self._path)
+            held = self._handle = _open(self._path)
         except FileNotFoundError:
-            return False
+            return None
         self._settled = False
         self._check = True
-        return True
+        return held
 
     def _fits(self, held: Handle, index: Index) -> bool:
         """Whether the file begins with all that `index` has seen."""
         place, raw = index.tip
         return bool(raw) and scan.pread(held.fd, len(raw), place) == raw and held.size >= index.end
 
-    def _refresh(self, held: Handle, status: os.stat_result) -> Index | None:
-        index = self._index
-        size, state = status.st_size, (status.st_size, status.st_mtime_ns)
-        if index is not None and not self._check:
-            if size == index.end:
+    def _refresh(self, held: Handle, look: Look) -> Index | None:
+        index, trusted = self._index, not self._check
+        end, size, tail = look
+        if index is not None and trusted:
+            blank = end == index.end and size <= index.blank and not tail.strip(b"\0")
+            if size == index.end or blank:
                 self._tail = Tail.CLEAN
                 return index
-            if self._tail is Tail.GARBAGE and state == self._seen:
-                return index  # it takes long to search, and is the same as before
-        self._seen = state
+        seen = (size, os.fstat(held.fd).st_mtime_ns)
+        if index is not None and trusted and self._tail is Tail.GARBAGE and seen == self._seen:
+            return index  # it takes long to search, and is the same as before
+        self._seen = seen
         if index is not None and not self._fits(held, index):
             index = self._index = None
         self._check = False
@@ -290,16 +292,21 @@ class Log:
         batch = _Batch([None] * len(changes))
         for _ in range(_TRIES):
             try:
-                held = self._lock()
+                held, look = self._lock()
+                unlocked = False
                 try:
-                    batch = self._write(held, changes)
+                    batch = self._write(held, look, changes)
                     if batch.data or self._unsynced:
                         self._sync(held, batch)
-                    if self._turns.confirmed(held):
-                        self._tidy(held, changes)
+                    wasteful = self._wasteful(changes)
+                    if self._turns.confirmed(held, unlock=not wasteful):
+                        unlocked = not wasteful
+                        if wasteful:
+                            self._tidy(held)
                         return batch.errors
                 finally:
-                    held.unlock()
+                    if not unlocked:
+                        held.unlock()
                 self._turns.wait_out()
                 if self._survived(batch):
                     return batch.errors
@@ -316,9 +323,9 @@ class Log:
                 above = os.path.dirname(self._folder)
                 return None if os.path.isdir(above) else FileNotFoundError(errno.ENOENT, "no such folder", above)
             try:
-                held = self._lock()
+                held, look = self._lock()
                 try:
-                    if not self._start_over(held, change):
+                    if not self._start_over(held, look, change):
                         return None
                 finally:
                     held.unlock()
@@ -341,12 +348,13 @@ class Log:
             held = _open(self._path)
         except FileNotFoundError:
             return False
-        if not held.writable or not held.try_lock():
+        look = handle.lock(held.fd, 0, 0) if held.writable else None
+        if look is None:
             return False
         try:
             with self.mutex:
                 self._handle = held
-                if not goes(self._catch_up(held), self.settings.clock()):
+                if not goes(self._catch_up(held, look), self.settings.clock()):
                     return False
             removed = self._turns.remove(held)
             if removed:
@@ -356,10 +364,10 @@ class Log:
             held.unlock()
             self.lose()
 
-    def _start_over(self, held: Handle, change: Change) -> bool:
+    def _start_over(self, held: Handle, look: Look, change: Change) -> bool:
         now = self.settings.clock()
         with self.mutex:
-            draft = change.decide(self._catch_up(held), _reader(held), now)
+            draft = change.decide(self._catch_up(held, look), _reader(held), now)
         if draft is None:
             if not self._turns.confirmed(held):
                 raise Superseded
@@ -397,7 +405,7 @@ class Log:
                 os.unlink(path)
         return bool(spared)
 
-    def _lock(self) -> Handle:
+    def _lock(self) -> tuple[Handle, Look]:
         """The log's file, locked, and created if need be. Whether the path still names it is to be `confirmed`."""
         for _ in range(_TRIES):
             held = self._handle
@@ -407,8 +415,13 @@ class Log:
                     self._handle = held
                     self._check = True
                     self._settled = False
-            if held.try_lock() or self._turns.take(held, functools.partial(_copy, held)):
-                return held
+            index = self._index
+            end = 0 if index is None else index.end
+            look = handle.lock(held.fd, end, frames.HEADER.size)
+            if look is None and self._turns.take(held, functools.partial(_copy, held)):
+                look = handle.look(held.fd, end, frames.HEADER.size)
+            if look is not None:
+                return held, look
             with self.mutex:
                 if self._handle is held:
                     self._handle = None
@@ -419,14 +432,13 @@ class Log:
         with self.mutex:
             self._handle = None
 
-    def _catch_up(self, held: Handle) -> Index:
+    def _catch_up(self, held: Handle, look: Look) -> Index:
         """The index as of now, after cutting off what a writer that died has left unfinished. Hold lock and `mutex`."""
         if self._handle is not held:  # a reader has met another file meanwhile; the index may be about that one
             self._handle = held
             self._check = True
-        status = os.fstat(held.fd)
-        size = self._size = status.st_size
-        index = self._refresh(held, status)
+        size = self._size = look[1]
+        index = self._refresh(held, look)
         if self._tail is not Tail.CLEAN:
             self._size = index.end if index else 0
             self._cut(held, self._size, size)
@@ -447,9 +459,9 @@ class Log:
             _log.warning("cannot keep the cut end of %s aside: %s", self._path, exc)
         os.ftruncate(held.fd, end)
 
-    def _write(self, held: Handle, changes: Sequence[Change]) -> _Batch:
+    def _write(self, held: Handle, look: Look, changes: Sequence[Change]) -> _Batch:
         with self.mutex:
-            index = self._catch_up(held)
+            index = self._catch_up(held, look)
             batch = _Batch([None] * len(changes), index.log, index.end)
             now = self.settings.clock()
             read = _reader(held)
@@ -525,14 +537,21 @@ class Log:
             index, held = view
             return index.log == batch.log and scan.pread(held.fd, len(batch.data), batch.start) == batch.data
 
-    def _tidy(self, held: Handle, changes: Sequence[Change]) -> None:
-        """Rewrite the log if much of it is dead. The changes are done; if this fails, it is for another time."""
+    def _wasteful(self, changes: Sequence[Change]) -> bool:
+        """Whether so much of the log is dead that it should be rewritten."""
         index = self._index
-        if index is None or index.damage or any(change.tidy is None for change in changes):
-            return
         # Who drops something wants the space back; in the middle of a run it can wait.
-        tidy = any(change.tidy for change in changes)
-        if index.dead * (4 if tidy else 2) < index.end or (index.dead < _WASTE and not tidy):
+        if index is None or index.dead * 4 < index.end or index.damage:
+            return False
+        wishes = {change.tidy for change in changes}
+        if None in wishes:
+            return False
+        return True in wishes or (index.dead * 2 >= index.end and index.dead >= _WASTE)
+
+    def _tidy(self, held: Handle) -> None:
+        """Rewrite the log. The changes are done; if this fails, it is for another time."""
+        index = self._index
+        if index is None:
             return
         try:
             self._renew(held, lambda: rewrite.live(index, _reader(held)), index.updated)

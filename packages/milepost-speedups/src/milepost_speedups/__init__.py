@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from milepost_speedups._revive import Messages
+from milepost_speedups._system import confirm, lock
 from milepost_speedups._tables import numbered
 from milepost_speedups._trace import Trace, trace
 
-__all__ = ["Messages", "Trace", "numbered", "trace"]
+__all__ = ["Messages", "Trace", "confirm", "lock", "numbered", "trace"]
