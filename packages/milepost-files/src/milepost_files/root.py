@@ -190,11 +190,13 @@ class Root:
             return queue
 
     def _make_room(self) -> None:
+        while len(self._open) > self._max_open:
+            self._open.popitem(last=False)
         self._opened += 1
-        if len(self._open) <= self._max_open and self._opened % _WEIGHED_EVERY:
+        if self._opened % _WEIGHED_EVERY:
             return
         weight = sum(queue.log.weight for queue in self._open.values())
-        while len(self._open) > self._max_open or (weight > _MOST_FRAMES and len(self._open) > 1):
+        while weight > _MOST_FRAMES and len(self._open) > 1:
             _, queue = self._open.popitem(last=False)
             weight -= queue.log.weight
 

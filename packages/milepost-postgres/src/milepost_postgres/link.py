@@ -7,6 +7,7 @@ a statement takes longer than all the rest of a put. Waiting, cancelling and err
 from __future__ import annotations
 
 import itertools
+import math
 import select
 import weakref
 from collections.abc import Sequence
@@ -127,6 +128,8 @@ class Link:
     def __init__(self, connection: Connection[Any]) -> None:
         self.connection = connection
         self.line = _line(connection)
+        self.used = -math.inf
+        """When it was given back, by the monotonic clock."""
 
     def run(self, steps: Sequence[Step]) -> list[list[Row]]:
         """Carry out the steps; the rows of each."""
@@ -139,6 +142,8 @@ class AsyncLink:
     def __init__(self, connection: AsyncConnection[Any]) -> None:
         self.connection = connection
         self.line = _line(connection)
+        self.used = -math.inf
+        """When it was given back, by the monotonic clock."""
 
     async def run(self, steps: Sequence[Step]) -> list[list[Row]]:
         """As `Link.run`."""

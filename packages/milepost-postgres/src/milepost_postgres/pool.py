@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -17,6 +18,15 @@ from psycopg import AsyncConnection, Connection
 from milepost_postgres.link import PROBE, AsyncLink, Link, Row
 from milepost_postgres.request import Step
 from milepost_postgres.trouble import closed, crowded
+
+_WARM = 0.5
+"""Seconds for which an idle connection is taken for sound. To look at it, a thread gives up the interpreter, and waits for
+it among all others; and if the server has ended the connection just now, the request is repeated on another one."""
+
+
+def _sound(link: Link | AsyncLink) -> bool:
+    """Whether an idle connection of ours can be used."""
+    return time.monotonic() - link.used < _WARM or link.line.silent()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +96,7 @@ class Pool:
                 if self._may_connect():
                     return self._connected()
                 continue
-            if not fresh and link.line.silent():
+            if not fresh and _sound(link):
                 return link
             self._drop(link)
         raise closed()
@@ -117,6 +127,7 @@ class Pool:
         if self._closed or not link.line.sound():
             self._drop(link)
             return
+        link.used = time.monotonic()
         self._idle.append(link)
         if self._waiting:
             with self._change:
@@ -192,13 +203,14 @@ class AsyncPool:
             if not self._idle:
                 return await self._connect()
             link = self._idle.pop()
-            if not fresh and link.line.silent():
+            if not fresh and _sound(link):
                 return link
             finish(link.connection)
         raise closed()
 
     def _give(self, link: AsyncLink) -> None:
         if link.line.sound() and not self._closed:
+            link.used = time.monotonic()
             self._idle.append(link)
         else:
             finish(link.connection)
