@@ -26,8 +26,8 @@ from milepost.store import Store
 from milepost.testing import servers, servers_redis
 from milepost_postgres import PostgresBackend
 from milepost_redis import RedisBackend
-from postgres.kit import until
 from verbs import CHANGES, VERBS, scene, state
+from waiting import until
 
 Opened = PostgresBackend | RedisBackend
 

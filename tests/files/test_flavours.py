@@ -10,8 +10,7 @@ import os
 import signal
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
@@ -23,6 +22,7 @@ from milepost.errors import ThreadDeleted, Unavailable
 from milepost.flavour import run
 from milepost.store import CheckpointRow, Store
 from milepost_files import FilesBackend, commit, handle, index, log
+from waiting import until
 
 
 class Gate:
@@ -50,13 +50,8 @@ def waiting(backend: FilesBackend, thread: str) -> int:
     return len(backend._root.queue(thread)._waiting)
 
 
-def wait_until(reached: Callable[[], bool]) -> None:
-    while not reached():
-        time.sleep(0.001)
-
-
 async def until_waiting(backend: FilesBackend, thread: str, count: int) -> None:
-    await asyncio.to_thread(wait_until, lambda: waiting(backend, thread) >= count)
+    await asyncio.to_thread(until, lambda: waiting(backend, thread) >= count)
 
 
 def descriptors() -> int:
@@ -76,7 +71,7 @@ def test_threads_that_come_meanwhile_share_a_sync(tmp_path: Path, monkeypatch: p
         futures = [pool.submit(put, store, "t", 1, None)]
         assert gate.reached.wait(30)
         futures += [pool.submit(put, store, "t", number, None, writer=number) for number in range(2, 20)]
-        wait_until(lambda: waiting(backend, "t") >= 18)
+        until(lambda: waiting(backend, "t") >= 18)
         gate.open.set()
         for future in futures:
             future.result(30)
@@ -95,7 +90,7 @@ def test_a_refused_change_in_a_batch_harms_no_other(tmp_path: Path, monkeypatch:
         late = pool.submit(run, store.put("t", row("b", name(1)), [], None))
         stale = pool.submit(run, store.put("t", row("c"), [], 1))
         good = pool.submit(run, store.put("t", row("d"), [], None))
-        wait_until(lambda: waiting(backend, "t") >= 3)
+        until(lambda: waiting(backend, "t") >= 3)
         gate.open.set()
         assert not first.result(30).stale
         assert not good.result(30).stale
@@ -124,7 +119,7 @@ def test_a_waiter_that_is_interrupted_takes_its_write_back(tmp_path: Path, monke
         waiter = threading.get_ident()
 
         def interrupt() -> None:
-            wait_until(lambda: waiting(backend, "t") == 1)
+            until(lambda: waiting(backend, "t") == 1)
             signal.pthread_kill(waiter, signal.SIGINT)
 
         pool.submit(interrupt)
@@ -145,7 +140,7 @@ def test_a_leader_that_is_interrupted_leaves_nobody_waiting(tmp_path: Path, monk
     def interrupted(_: int) -> None:
         monkeypatch.setattr(os, "fdatasync", real)
         reached.set()
-        wait_until(lambda: waiting(backend, "t") == 2)
+        until(lambda: waiting(backend, "t") == 2)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(os, "fdatasync", interrupted)

@@ -6,8 +6,7 @@ import functools
 import multiprocessing
 import os
 import sys
-import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import forkserver as server
@@ -22,6 +21,7 @@ from milepost.saver import Saver
 from milepost.store import CheckpointRow, Pack, Put, Span, Store, WriteRow
 from milepost.testing import servers
 from milepost_postgres import PostgresBackend
+from waiting import until
 
 NAME = "milepost-test"
 """What the store's connections are called on the server."""
@@ -111,14 +111,6 @@ def blocked(sql: psycopg.Connection[tuple[Any, ...]]) -> int:
     ).fetchone()
     assert found is not None
     return int(found[0])
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for what another thread does."""
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.005)
 
 
 def holding(place: Place, thread: str) -> psycopg.Connection[Any]:

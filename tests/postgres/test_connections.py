@@ -11,13 +11,14 @@ from typing import Any
 
 import psycopg
 import pytest
+from milepost import combine
 from milepost.errors import Unavailable
 from milepost.flavour import run
 from milepost.testing import at, checkpoint
-from milepost_postgres import combine
 from milepost_postgres.request import Step
-from postgres.kit import Place, blocked, head, holding, name, put, row, sessions, terminate, until, write
+from postgres.kit import Place, blocked, head, holding, name, put, row, sessions, terminate, write
 from verbs import READS, VERBS, scene, shown
+from waiting import until
 
 Sql = psycopg.Connection[tuple[Any, ...]]
 

@@ -9,7 +9,8 @@ import psycopg
 from milepost.flavour import run
 from milepost.store import TOMBSTONE_LIFE, Store
 from milepost.strays import Stray
-from postgres.kit import Place, blocked, put, until
+from postgres.kit import Place, blocked, put
+from waiting import until
 
 Sql = psycopg.Connection[tuple[Any, ...]]
 

@@ -12,9 +12,10 @@ import pytest
 from milepost.errors import InvalidConfig, ThreadDeleted, Unavailable
 from milepost.testing import at, checkpoint
 from milepost_postgres import PostgresSaver
-from postgres.kit import NAME, Place, blocked, holding, name, sessions, terminate, until
+from postgres.kit import NAME, Place, blocked, holding, name, sessions, terminate
 from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
+from waiting import until
 
 Sql = psycopg.Connection[tuple[Any, ...]]
 

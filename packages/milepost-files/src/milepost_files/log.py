@@ -602,8 +602,7 @@ def _create(path: str) -> Handle:
     except FileNotFoundError:
         folder = os.path.dirname(path)
         with contextlib.suppress(FileExistsError):
-            os.mkdir(folder)
-        handle.sync_folder(os.path.dirname(folder))
+            os.mkdir(folder)  # what names it is synced with the first write, see `Log._sync`
         return Handle(os.open(path, flags, 0o666), writable=True)
 
 

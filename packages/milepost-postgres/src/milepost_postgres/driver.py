@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import psycopg
+from milepost.combine import Alone, AsyncCombiner, Combiner
 
-from milepost_postgres.combine import Alone, Answers, AsyncCombiner, Combiner
 from milepost_postgres.pool import AsyncSource, Source
 from milepost_postgres.request import Request, Step
 from milepost_postgres.schema import Schema
 from milepost_postgres.trouble import closed, translate, trouble
 from milepost_postgres.wire import text
+
+Answers = list[list[tuple[Any, ...]]]
+"""The rows of each step of a request."""
 
 _BATCH_WAIT = "250"
 """Milliseconds that a batch waits for a lock before its writes go one by one."""
@@ -50,7 +54,7 @@ class Engine:
         self._schema = schema
         self._first = first
         """What comes first in every transaction."""
-        self._combiner = Combiner(self._send)
+        self._combiner = Combiner[Request, Answers](self._send)
 
     def call(self, request: Request) -> Answers:
         if request.group is not None and self._source.shares:
@@ -96,7 +100,7 @@ class AsyncEngine:
         self._source = source
         self._schema = schema
         self._first = first
-        self._combiner = AsyncCombiner(self._send)
+        self._combiner = AsyncCombiner[Request, Answers](self._send)
 
     async def call(self, request: Request) -> Answers:
         if request.group is not None and self._source.shares:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from milepost.combine import Alone, Combiner
+from milepost.errors import MilepostError
 from redis.exceptions import NoScriptError
 
 from milepost_redis.lines import AsyncSource
@@ -64,6 +66,23 @@ class _Talk:
                 raise undurable(self._request.op, self._waits.option, got)
         return replies
 
+    def outcome(self, replies: list[Any]) -> list[Any] | MilepostError | None:
+        """`answers` where others go together with this request: an error is its own, and returned."""
+        try:
+            return self.answers(replies)
+        except MilepostError as exc:
+            return exc
+        except FAILURES as exc:
+            return self.outcome_of(exc)
+
+    def outcome_of(self, exc: BaseException) -> MilepostError | None:
+        """The error that `exc` is for this request; None where it may go better if it goes again, alone."""
+        if trouble(exc).again:
+            return None
+        error = translate(exc, self._request.op)
+        error.__cause__ = exc
+        return error
+
     def again(self, exc: BaseException) -> float | None:
         """How many seconds to wait before another try, or None when `exc` is final."""
         self._failed += 1
@@ -78,8 +97,37 @@ class Engine:
     def __init__(self, source: Source, durability: Durability) -> None:
         self._source = source
         self._durability = durability
+        self._combiner = Combiner[Request, list[Any] | MilepostError](self._send)
 
     def call(self, request: Request) -> list[Any]:
+        if request.together and self._source.shares:
+            try:
+                outcome = self._combiner.run(request)
+            except Alone:
+                return self._alone(request)
+            if isinstance(outcome, MilepostError):
+                raise outcome
+            return outcome
+        return self._alone(request)
+
+    def _send(self, requests: Sequence[Request]) -> Sequence[list[Any] | MilepostError | None]:
+        """Carry out requests: their answers, and for those that have to go alone, None."""
+        if len(requests) == 1:
+            return [self._alone(requests[0])]
+        talks = [_Talk(request, self._durability) for request in requests]
+        commands: list[Words] = []
+        last: Words | None = None
+        for talk in talks:
+            words, last = talk.commands()
+            commands += words
+        try:
+            replies = self._source.talk(commands, last)
+        except FAILURES as exc:
+            return [talk.outcome_of(exc) for talk in talks]
+        waited = replies[len(talks) :]
+        return [talk.outcome([reply, *waited]) for talk, reply in zip(talks, replies, strict=False)]
+
+    def _alone(self, request: Request) -> list[Any]:
         talk = _Talk(request, self._durability)
         fresh = False
         while True:

@@ -46,3 +46,5 @@ class Request:
     steps: tuple[Step, ...]
     writes: bool = False
     """Whether the answer has to wait for what the option `durability` asks for."""
+    together: bool = False
+    """Whether it is small, and may go with others of its kind."""

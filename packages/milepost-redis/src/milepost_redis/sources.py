@@ -27,6 +27,9 @@ Words = tuple[bytes, ...]
 class Source(Protocol):
     """Carries out commands in the calling thread."""
 
+    shares: bool
+    """Whether the commands of several requests may go together."""
+
     def talk(self, commands: Sequence[Words], last: Words | None = None, *, fresh: bool = False) -> list[Any]:
         """Send all commands at once, and then `last`, and return the replies; an error of the server is one too.
 
@@ -68,6 +71,8 @@ class Pool:
 
     `end` closes what `make` uses.
     """
+
+    shares = True
 
     def __init__(
         self, make: Callable[[], Any], size: int, patience: float, end: Callable[[], object] | None = None
@@ -119,6 +124,8 @@ class Pool:
 class Borrowed:
     """The connections of a client that the application owns: standalone or behind sentinels."""
 
+    shares = True
+
     def __init__(self, client: Any) -> None:
         self._pool = client.connection_pool
 
@@ -141,6 +148,8 @@ class Routed:
 
     `make` gives the client, at the first use: it asks the cluster for its nodes, and may fail.
     """
+
+    shares = False
 
     def __init__(self, make: Callable[[], Any], *, owned: bool) -> None:
         self._make = make

@@ -48,6 +48,8 @@ T = TypeVar("T")
 
 _STEPS: Final = 200
 """How many ancestors one script follows."""
+_SMALL: Final = frozenset({"put", "put_writes"})
+"""Scripts that take the server no longer than it takes to be asked."""
 _TRIES: Final = 8
 _OLDEST: Final = (6, 2)
 
@@ -500,7 +502,8 @@ class RedisStore:
         index = () if self._layout.spread else (self._index,)
         keys = (tag.data, tag.order, tag.tomb, tag.lease, *index)
         steps: tuple[Step, ...] = (Call(scripts()[name], keys, arguments),)
-        replies = cast("list[Any]", await self._port.call(Request(op, steps, writes=True)))
+        request = Request(op, steps, writes=True, together=name in _SMALL)
+        replies = cast("list[Any]", await self._port.call(request))
         return replies[0]
 
     def _read_call(self, name: str, thread: str, *arguments: bytes) -> Call:

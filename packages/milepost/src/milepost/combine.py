@@ -1,4 +1,4 @@
-"""Group commit by flat combining: writes that come at the same time share a transaction, one commit and one round trip.
+"""Flat combining: writes that come at the same time share a round trip, and where there is one, a transaction.
 
 Whoever finds a free lane goes at once, with a write alone: it pays nothing. Whoever comes while all lanes are taken
 waits; when a lane is free, the first of those who wait takes all of them along. A batch that fails as a whole (one
@@ -11,11 +11,11 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
 
-from milepost_postgres.request import Request
-
-Answers = list[list[tuple[Any, ...]]]
+R = TypeVar("R")
+A = TypeVar("A")
 
 LANES: Final = 2
 """Batches that are on their way at the same time: while one waits for its commit, another is made."""
@@ -57,39 +57,46 @@ class Lanes:
         return lane
 
 
-class Job:
+class Job(Generic[R, A]):
     """A write on its way, and what the thread that waits for it is woken by."""
 
     __slots__ = ("answer", "lane", "request", "signal")
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: R) -> None:
         self.request = request
-        self.answer: Answers | None = None
+        self.answer: A | None = None
         self.lane: object | None = None
         """What it leads in."""
         self.signal = threading.Lock()
         self.signal.acquire()
 
 
-class Entry(NamedTuple):
+@dataclass(eq=False, slots=True)
+class Entry(Generic[R, A]):
     """A write on its way, and what the task that waits for it awaits: its answer, or None when it is to go alone."""
 
-    request: Request
-    done: asyncio.Future[Answers | None]
+    request: R
+    done: asyncio.Future[A | None]
 
 
-class Combiner:
+def _told(answer: A | None) -> A:
+    if answer is None:
+        raise Alone
+    return answer
+
+
+class Combiner(Generic[R, A]):
     """The writes of the threads of one process."""
 
-    def __init__(self, send: Callable[[Sequence[Request]], list[Answers]]) -> None:
+    def __init__(self, send: Callable[[Sequence[R]], Sequence[A | None]]) -> None:
         self._send = send
         self._gate = threading.Lock()
-        self._waiting: deque[Job] = deque()
+        self._waiting: deque[Job[R, A]] = deque()
         self._lanes = Lanes()
 
-    def run(self, request: Request) -> Answers:
+    def run(self, request: R) -> A:
         """Have `request` carried out with others; the answers of its steps. Raises `Alone` when that did not work."""
-        job: Job | None = None
+        job: Job[R, A] | None = None
         with self._gate:
             lane = self._lanes.begin()
             if lane is None:
@@ -97,18 +104,28 @@ class Combiner:
                 self._waiting.append(job)
         if job is None:
             try:
-                return self._send([request])[0]
+                return _told(self._send([request])[0])
             finally:
                 self._pass_on(lane)
-        if not job.signal.acquire(timeout=PATIENCE) and not self._overtake(job):
-            job.signal.acquire()
+        try:
+            if not job.signal.acquire(timeout=PATIENCE) and not self._overtake(job):
+                job.signal.acquire()
+        except BaseException:  # this thread is told to stop
+            self._leave(job)
+            raise
         if job.lane is not None:
             self._lead(job, job.lane)
-        if job.answer is None:
-            raise Alone
-        return job.answer
+        return _told(job.answer)
 
-    def _overtake(self, job: Job) -> bool:
+    def _leave(self, job: Job[R, A]) -> None:
+        """Take `job` back, unless it is on its way, and pass on what it was to lead."""
+        with self._gate:
+            if job in self._waiting:
+                self._waiting.remove(job)
+        if job.lane is not None:
+            self._pass_on(job.lane)
+
+    def _overtake(self, job: Job[R, A]) -> bool:
         """Let `job` lead in another lane, if it still waits."""
         with self._gate:
             if job not in self._waiting:
@@ -117,11 +134,12 @@ class Combiner:
             job.lane = self._lanes.overtake()
             return True
 
-    def _lead(self, job: Job, lane: object) -> None:
+    def _lead(self, job: Job[R, A], lane: object) -> None:
         """Carry out `job` and all that wait with it."""
-        with self._gate:
-            jobs = [job, *(self._waiting.popleft() for _ in range(min(len(self._waiting), LARGEST - 1)))]
+        jobs = [job]
         try:
+            with self._gate:
+                jobs += [self._waiting.popleft() for _ in range(min(len(self._waiting), LARGEST - 1))]
             for each, answer in zip(jobs, self._send([each.request for each in jobs]), strict=True):
                 each.answer = answer
         except Alone:
@@ -141,21 +159,21 @@ class Combiner:
         job.signal.release()
 
 
-class AsyncCombiner:
+class AsyncCombiner(Generic[R, A]):
     """The writes of the tasks of one event loop."""
 
-    def __init__(self, send: Callable[[Sequence[Request]], Awaitable[list[Answers]]]) -> None:
+    def __init__(self, send: Callable[[Sequence[R]], Awaitable[Sequence[A | None]]]) -> None:
         self._send = send
-        self._waiting: deque[Entry] = deque()
+        self._waiting: deque[Entry[R, A]] = deque()
         self._lanes = Lanes()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def run(self, request: Request) -> Answers:
+    async def run(self, request: R) -> A:
         """As `Combiner.run`. A write that was cancelled is stored or not when this returns."""
         lane = self._lanes.begin()
         if lane is not None:
             try:
-                return (await self._send([request]))[0]
+                return _told((await self._send([request]))[0])
             finally:
                 self._pass_on(lane)
         loop = asyncio.get_running_loop()
@@ -166,11 +184,9 @@ class AsyncCombiner:
             answer = await self._settled(entry)
         finally:
             timer.cancel()
-        if answer is None:
-            raise Alone
-        return answer
+        return _told(answer)
 
-    async def _settled(self, entry: Entry) -> Answers | None:
+    async def _settled(self, entry: Entry[R, A]) -> A | None:
         cancelled: asyncio.CancelledError | None = None
         while not entry.done.done():
             try:
@@ -184,7 +200,7 @@ class AsyncCombiner:
             raise cancelled
         return entry.done.result()
 
-    def _overtake(self, entry: Entry) -> None:
+    def _overtake(self, entry: Entry[R, A]) -> None:
         if entry in self._waiting:
             self._start(self._lanes.overtake())
 
@@ -199,8 +215,8 @@ class AsyncCombiner:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _carry_out(self, batch: Sequence[Entry], lane: object) -> None:
-        answers: Sequence[Answers | None] = [None] * len(batch)
+    async def _carry_out(self, batch: Sequence[Entry[R, A]], lane: object) -> None:
+        answers: Sequence[A | None] = [None] * len(batch)
         try:
             answers = await self._send([entry.request for entry in batch])
         except Alone:

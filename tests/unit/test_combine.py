@@ -1,0 +1,120 @@
+"""Writes that go together: who is interrupted, and who is left behind."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from milepost import combine
+from milepost.combine import Alone, Combiner, Job
+from waiting import until
+
+
+class Line:
+    """What carries out batches, once it is let go."""
+
+    def __init__(self) -> None:
+        self.sent: list[list[int]] = []
+        self.open = threading.Event()
+        self.combiner: Combiner[int, str] = Combiner(self._send)
+
+    def _send(self, requests: Sequence[int]) -> list[str | None]:
+        self.sent.append(list(requests))
+        assert self.open.wait(30)
+        if 13 in requests and len(requests) > 1:
+            raise Alone
+        return [None if request == 14 else f"answer {request}" for request in requests]
+
+    def waiting(self) -> int:
+        return len(self.combiner._waiting)
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Ctrl-C raises, also where the tests were started in the background, by a shell that has it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def line(monkeypatch: pytest.MonkeyPatch) -> Line:
+    monkeypatch.setattr(combine, "PATIENCE", 3600.0)
+    return Line()
+
+
+def test_those_who_come_meanwhile_go_together(line: Line) -> None:
+    with ThreadPoolExecutor(20) as pool:
+        futures = [pool.submit(line.combiner.run, number) for number in range(2)]
+        until(lambda: len(line.sent) == 2)
+        futures += [pool.submit(line.combiner.run, number) for number in range(2, 12)]
+        until(lambda: line.waiting() == 10)
+        line.open.set()
+        assert [future.result(30) for future in futures] == [f"answer {number}" for number in range(12)]
+    assert sorted(map(len, line.sent)) in ([1, 1, 10], [1, 1, 1, 9])
+    assert not line.combiner._lanes._taken
+
+
+@pytest.mark.parametrize("alone", [(13, range(2, 14)), (14, [14])])
+def test_those_who_are_not_answered_go_alone(line: Line, alone: tuple[int, Sequence[int]]) -> None:
+    which, expected = alone
+    numbers = [*range(2, 13), which]
+    with ThreadPoolExecutor(20) as pool:
+        first = [pool.submit(line.combiner.run, number) for number in range(2)]
+        until(lambda: len(line.sent) == 2)
+        futures = [pool.submit(line.combiner.run, number) for number in numbers]
+        until(lambda: line.waiting() == len(numbers))
+        line.open.set()
+        for future in first:
+            future.result(30)
+        outcomes = {number: future.exception(30) for number, future in zip(numbers, futures, strict=True)}
+    left = [number for number, outcome in outcomes.items() if isinstance(outcome, Alone)]
+    assert which in left or [which] in line.sent
+    assert set(left) <= set(expected)
+    assert not line.combiner._lanes._taken
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_a_waiter_that_is_interrupted_takes_its_write_back(line: Line) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        futures = [pool.submit(line.combiner.run, number) for number in range(2)]
+        until(lambda: len(line.sent) == 2)
+        waiter = threading.get_ident()
+
+        def interrupt() -> None:
+            until(lambda: line.waiting() == 1)
+            signal.pthread_kill(waiter, signal.SIGINT)
+
+        interrupting = pool.submit(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            line.combiner.run(2)
+        interrupting.result(30)
+        assert not line.waiting()
+        line.open.set()
+        for future in futures:
+            future.result(30)
+    assert line.combiner.run(3) == "answer 3"
+    assert [2] not in line.sent
+    assert not line.combiner._lanes._taken
+
+
+def test_a_leader_that_is_interrupted_passes_the_lane_on(line: Line) -> None:
+    job = Job[int, str](2)
+    with ThreadPoolExecutor(4) as pool:
+        first = pool.submit(line.combiner.run, 0)
+        until(lambda: len(line.sent) == 1)
+        lane = line.combiner._lanes.begin()
+        line.combiner._waiting.append(job)
+        line.combiner._pass_on(lane)
+        other = pool.submit(line.combiner.run, 3)
+        until(lambda: line.waiting() == 1)
+        assert job.lane is not None
+        line.combiner._leave(job)
+        until(lambda: [3] in line.sent)
+        line.open.set()
+        first.result(30)
+        assert other.result(30) == "answer 3"
+    assert not line.combiner._lanes._taken
