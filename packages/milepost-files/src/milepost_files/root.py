@@ -236,9 +236,10 @@ class Root:
         return os.path.join(self._threads, name[:2], file)
 
     def sample(self, thread: str, most: int, largest: int) -> list[str]:
-        """Names of some logs of at most `largest` bytes that lie in the same folder as a thread's."""
-        folder = os.path.join(self._threads, log_name(thread)[:2])
-        files = [file for file in os.listdir(folder) if file.endswith(".log")]
+        """Names of some logs of at most `largest` bytes that lie in the same folder as a thread's, without that one."""
+        own = log_name(thread)
+        folder = os.path.join(self._threads, own[:2])
+        files = [file for file in os.listdir(folder) if file.endswith(".log") and file[:-4] != own]
         chosen = random.sample(files, min(most, len(files)))
         return [file[:-4] for file in chosen if os.stat(os.path.join(folder, file)).st_size <= largest]
 
