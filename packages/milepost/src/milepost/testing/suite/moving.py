@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from langgraph.types import Interrupt
 
 from milepost import schema as ms
+from milepost.compaction import Context
 from milepost.errors import SchemaMismatch, Unavailable
 from milepost.schema import Schema, Step
 from milepost.schema.image import Image
@@ -126,6 +128,22 @@ class Moves(Behaviours):
         assert (await old.stats()).checkpoints == 3
         with pytest.raises(SchemaMismatch):
             await old.got(at("t"))
+
+    async def test_what_a_migration_notes_is_shown_to_nobody(self, lab: Lab) -> None:
+        chain = Chain(lab.open(schema=OLD), "t")
+        await chain.put({"a": 1})
+        await chain.put({"a": 2})
+        new = lab.open(schema=NEW)
+        assert [one.changed for one in await migrated(new, history=True)] == [2]
+        told: list[Mapping[str, Any]] = []
+
+        def look(_: Mapping[str, Any], context: Context) -> None:
+            told.append(context.metadata)
+
+        await new.maintain(compact=look, quiet=0, dry_run=True)
+        told.append((await new.got(at("t"))).metadata)
+        assert len(told) == 2
+        assert not [name for metadata in told for name in metadata if name.startswith("__")]
 
     async def test_what_lies_under_a_former_name_is_pinned_there(self, lab: Lab) -> None:
         old = await _scene(lab)
