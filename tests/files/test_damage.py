@@ -245,6 +245,40 @@ def test_zeros_after_the_last_frame_are_its_end(tmp_path: Path, pristine: Path) 
     assert newest_whole(store, "t") == LENGTH
 
 
+@pytest.mark.parametrize("seen", ["read", "written"])
+@pytest.mark.parametrize("then", ["put", "read"])
+@pytest.mark.parametrize("kept", [0, 2])
+@pytest.mark.parametrize("zeros", [0, 1000])
+def test_a_log_that_gets_shorter_under_who_has_it_open(
+    tmp_path: Path, pristine: Path, seen: str, then: str, kept: int, zeros: int
+) -> None:
+    """As where an older copy is restored over it: what was cut off is not believed in any more."""
+    path = tmp_path / "store"
+    shutil.copytree(pristine, path)
+    log = log_of(path)
+    cut = frames_of(log.read_bytes())[kept][0]
+    with log.open("ab") as file:
+        file.write(bytes(zeros))
+    _, store = opened(path)
+    if seen == "read":
+        assert newest_whole(store, "t") == LENGTH - 1
+    else:
+        put(store, "t", LENGTH, name(LENGTH - 1))
+    with log.open("rb+") as file:
+        file.truncate(cut)
+    last = max(kept - 2, -1)  # the first frame names the thread
+    if then == "read":
+        assert newest_whole(store, "t") == last
+    put(store, "t", last + 1, name(last) if last >= 0 else None)
+    assert newest_whole(store, "t") == last + 1
+    _, other = opened(path)
+    loaded = run(other.get("t", "", None))
+    assert loaded is not None
+    assert whole(loaded)
+    assert loaded.damage == ()
+    assert newest_whole(other, "t") == last + 1
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     """A store of a chain of ten checkpoints, each with a write to channel x."""

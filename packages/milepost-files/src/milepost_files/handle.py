@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
 import os
 from collections.abc import Callable
 
 Look = tuple[int, int, bytes]
-"""See `look`."""
+"""(end, size, tail): how many bytes a log's file has, and the first ones after the offset `end`."""
 
 
 class Handle:
@@ -34,6 +36,29 @@ class Handle:
 
     def unlock(self) -> None:
         fcntl.flock(self.fd, fcntl.LOCK_UN)
+
+
+def opened(path: str) -> Handle:
+    """A log that is there, for reading alone where it cannot be written."""
+    try:
+        return Handle(os.open(path, os.O_RDWR | os.O_CLOEXEC), writable=True)
+    except OSError as exc:
+        if exc.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        return Handle(os.open(path, os.O_RDONLY | os.O_CLOEXEC), writable=False)
+
+
+def created(path: str) -> Handle:
+    """A log for writing, made with its folder where it is not there."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+    try:
+        return Handle(os.open(path, flags, 0o666), writable=True)
+    except FileNotFoundError:
+        folder = os.path.dirname(path)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder)
+        sync_folder(os.path.dirname(folder))
+        return Handle(os.open(path, flags, 0o666), writable=True)
 
 
 def identity(status: os.stat_result) -> tuple[int, int]:
@@ -90,7 +115,7 @@ def confirm_in_steps(fd: int, path: bytes, device: int, inode: int, fence: bytes
     """Whether `path` is the file of that device and inode, and there is no file `fence`. If so the lock is given back,
     unless `fd` is -1."""
     try:
-        status = os.stat(path)
+        status = os.stat(os.fsdecode(path))
     except FileNotFoundError:
         return False
     if identity(status) != (device, inode) or os.access(fence, os.F_OK):
@@ -103,8 +128,8 @@ def confirm_in_steps(fd: int, path: bytes, device: int, inode: int, fence: bytes
 lock: Callable[[int, int, int], Look | None] = lock_in_steps
 confirm: Callable[[int, bytes, int, int, bytes], bool] = confirm_in_steps
 try:
-    from milepost_speedups import confirm as _confirm
-    from milepost_speedups import lock as _lock
+    from milepost_speedups._system import confirm as _confirm
+    from milepost_speedups._system import lock as _lock
 except ImportError:
     pass
 else:  # in C, each is one step

@@ -211,7 +211,7 @@ class Log:
     def _reopen(self) -> Handle | None:
         """Open what the path names now, if anything. `_refresh` finds out whether the index fits it."""
         try:
-            held = self._handle = _open(self._path)
+            held = self._handle = handle.opened(self._path)
         except FileNotFoundError:
             return None
         self._settled = False
@@ -227,7 +227,7 @@ class Log:
         index, trusted = self._index, not self._check
         end, size, tail = look
         if index is not None and trusted:
-            blank = end == index.end and size <= index.blank and not tail.strip(b"\0")
+            blank = end == index.end < size <= index.blank and tail and not tail.strip(b"\0")
             if size == index.end or blank:
                 self._tail = Tail.CLEAN
                 return index
@@ -299,10 +299,10 @@ class Log:
                     if batch.data or self._unsynced:
                         self._sync(held, batch)
                     wasteful = self._wasteful(changes)
-                    if self._turns.confirmed(held, unlock=not wasteful):
-                        unlocked = not wasteful
-                        if wasteful:
-                            self._tidy(held)
+                    if self._turns.confirmed(held, unlock=wasteful is None):
+                        unlocked = wasteful is None
+                        if wasteful is not None:
+                            self._tidy(held, wasteful)
                         return batch.errors
                 finally:
                     if not unlocked:
@@ -345,7 +345,7 @@ class Log:
         Only for a log that nothing else in this process uses: it takes the lock for itself.
         """
         try:
-            held = _open(self._path)
+            held = handle.opened(self._path)
         except FileNotFoundError:
             return False
         look = handle.lock(held.fd, 0, 0) if held.writable else None
@@ -410,7 +410,7 @@ class Log:
         for _ in range(_TRIES):
             held = self._handle
             if held is None or not held.writable:
-                held = _create(self._path)
+                held = handle.created(self._path)
                 with self.mutex:
                     self._handle = held
                     self._check = True
@@ -437,7 +437,8 @@ class Log:
         if self._handle is not held:  # a reader has met another file meanwhile; the index may be about that one
             self._handle = held
             self._check = True
-        size = self._size = look[1]
+        _, size, _ = look
+        self._size = size
         index = self._refresh(held, look)
         if self._tail is not Tail.CLEAN:
             self._size = index.end if index else 0
@@ -537,22 +538,19 @@ class Log:
             index, held = view
             return index.log == batch.log and scan.pread(held.fd, len(batch.data), batch.start) == batch.data
 
-    def _wasteful(self, changes: Sequence[Change]) -> bool:
-        """Whether so much of the log is dead that it should be rewritten."""
+    def _wasteful(self, changes: Sequence[Change]) -> Index | None:
+        """The index, if it says that so much of the log is dead that it should be rewritten."""
         index = self._index
         # Who drops something wants the space back; in the middle of a run it can wait.
         if index is None or index.dead * 4 < index.end or index.damage:
-            return False
+            return None
         wishes = {change.tidy for change in changes}
         if None in wishes:
-            return False
-        return True in wishes or (index.dead * 2 >= index.end and index.dead >= _WASTE)
+            return None
+        return index if True in wishes or (index.dead * 2 >= index.end and index.dead >= _WASTE) else None
 
-    def _tidy(self, held: Handle) -> None:
+    def _tidy(self, held: Handle, index: Index) -> None:
         """Rewrite the log. The changes are done; if this fails, it is for another time."""
-        index = self._index
-        if index is None:
-            return
         try:
             self._renew(held, lambda: rewrite.live(index, _reader(held)), index.updated)
         except (OSError, EOFError, Superseded) as exc:
@@ -584,26 +582,6 @@ class _Batch:
 
 def _reader(held: Handle) -> Read:
     return lambda ranges: scan.gather(held.fd, ranges)
-
-
-def _open(path: str) -> Handle:
-    try:
-        return Handle(os.open(path, os.O_RDWR | os.O_CLOEXEC), writable=True)
-    except OSError as exc:
-        if exc.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise
-        return Handle(os.open(path, os.O_RDONLY | os.O_CLOEXEC), writable=False)
-
-
-def _create(path: str) -> Handle:
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-    try:
-        return Handle(os.open(path, flags, 0o666), writable=True)
-    except FileNotFoundError:
-        folder = os.path.dirname(path)
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(folder)  # what names it is synced with the first write, see `Log._sync`
-        return Handle(os.open(path, flags, 0o666), writable=True)
 
 
 def _copy(held: Handle, fd: int) -> None:

@@ -15,7 +15,9 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#ifdef __linux__
 #include <sys/sysmacros.h>
+#endif
 #include <unistd.h>
 
 #define MOST 64
@@ -59,24 +61,54 @@ lock(PyObject *module, PyObject *args)
     return Py_BuildValue("LLy#", end, (long long)size, tail, got);
 }
 
+/* Which file `path` names. */
+static int
+identify(const char *path, unsigned long long *device, unsigned long long *inode)
+{
+#ifdef STATX_INO
+    struct statx found;
+    if (statx(AT_FDCWD, path, 0, STATX_INO, &found) == 0) {
+        *device = makedev(found.stx_dev_major, found.stx_dev_minor);
+        *inode = found.stx_ino;
+        return 0;
+    }
+    /* A kernel before 4.11, or a filter of system calls that does not know this one. */
+    if (errno != ENOSYS && errno != EPERM) {
+        return -1;
+    }
+#endif
+    struct stat status;
+    if (stat(path, &status) < 0) {
+        return -1;
+    }
+    *device = (unsigned long long)status.st_dev;
+    *inode = (unsigned long long)status.st_ino;
+    return 0;
+}
+
 static PyObject *
 confirm(PyObject *module, PyObject *args)
 {
     int fd, good;
-    unsigned long long device, inode;
+    unsigned long long device, inode, there, number;
     PyObject *path, *fence;
-    struct statx status;
     if (!PyArg_ParseTuple(args, "iSKKS", &fd, &path, &device, &inode, &fence)) {
         return NULL;
     }
-    if (statx(AT_FDCWD, PyBytes_AsString(path), 0, STATX_INO, &status) < 0) {
+    if (identify(PyBytes_AsString(path), &there, &number) < 0) {
         if (errno == ENOENT) {
             Py_RETURN_FALSE;
         }
-        return PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, path);
+        int failed = errno;
+        PyObject *name = PyUnicode_DecodeFSDefaultAndSize(PyBytes_AsString(path), PyBytes_Size(path));
+        if (name != NULL) {
+            errno = failed;
+            PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, name);
+            Py_DECREF(name);
+        }
+        return NULL;
     }
-    good = makedev(status.stx_dev_major, status.stx_dev_minor) == device && status.stx_ino == inode &&
-           access(PyBytes_AsString(fence), F_OK) < 0;
+    good = there == device && number == inode && access(PyBytes_AsString(fence), F_OK) < 0;
     if (good && fd >= 0) {
         flock(fd, LOCK_UN);
     }
