@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import random
+import subprocess
+import sys
 import threading
+import time
 
+import pytest
+from milepost import draws
 from milepost.codec.memo import Memory
 from milepost.draws import draw
 
@@ -45,19 +49,67 @@ def test_what_was_forgotten_meanwhile_is_not_counted() -> None:
     assert memory.thread("a") is not memo
 
 
-def test_numbers_are_drawn_by_nobody_else() -> None:
+def test_threads_that_come_while_others_are_counted() -> None:
+    """Here they come between any two steps."""
+    memory = Memory(limit=100)
+    errors: list[BaseException] = []
+
+    def come(name: str) -> None:
+        try:
+            for number in range(2000):
+                memory.thread(f"{name}{number}").size += 60
+        except BaseException as exc:  # told below
+            errors.append(exc)
+
+    others = [threading.Thread(target=come, args=(name,)) for name in "abcdefgh"]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for other in others:
+            other.start()
+        for other in others:
+            other.join(60)
+    finally:
+        sys.setswitchinterval(before)
+    assert not errors
+    for name in "ab":
+        memory.thread(name)
+    assert memory._total == sum(memo.accounted for memo in memory._threads.values()) <= 100
+
+
+def test_numbers_are_drawn_by_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
     random.seed(0)
     drawn = [draw() for _ in range(100)]
     random.seed(0)
-    more = [draw() for _ in range(100)]
-    assert len({*drawn, *more}) == 200
+    drawn += [draw() for _ in range(100)]
     assert all(0 <= number < 1 << 63 for number in drawn)
-    read, write = os.pipe()
-    child = os.fork()
-    if not child:
-        os.write(write, b"%d" % draw())
+    # A machine that goes on from what its memory was a while ago.
+    state, now = draws._dice._random.getstate(), time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 3600)
+    drawn += [draw() for _ in range(100)]
+    draws._dice._random.setstate(state)
+    monkeypatch.setattr(time, "monotonic", lambda: now + 7200)
+    drawn += [draw() for _ in range(100)]
+    assert len({*drawn}) == 400
+
+
+# Not `os.fork`, which tells Python of it: some servers fork without.
+CHILDREN = """
+import ctypes, os, sys
+from milepost.codec.memo import ThreadMemo
+from milepost.draws import draw
+
+draw()
+fork = ctypes.PyDLL(None).fork
+for _ in range(2):
+    if fork() == 0:
+        print(draw(), ThreadMemo().allocate(1)[0], flush=True)
         os._exit(0)
-    os.waitpid(child, 0)
-    os.close(write)
-    assert int(os.read(read, 100)) != draw()
-    os.close(read)
+    os.wait()
+print(draw(), ThreadMemo().allocate(1)[0])
+"""
+
+
+def test_children_of_a_server_that_forks_by_itself_draw_others() -> None:
+    output = subprocess.run([sys.executable, "-c", CHILDREN], check=True, capture_output=True, text=True).stdout
+    assert len({*output.split()}) == 6

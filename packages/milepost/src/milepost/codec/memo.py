@@ -5,6 +5,7 @@ Forgetting costs bytes, never correctness: whatever is not remembered is sent ag
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from collections import OrderedDict, deque
@@ -18,7 +19,6 @@ from milepost.codec.heard import Heard
 from milepost.codec.items import Item, Piece, digest_of_plain, watched, weight
 from milepost.codec.layout import Address, Layout
 from milepost.codec.pack import open_pack
-from milepost.draws import draw
 from milepost.errors import MilepostError
 from milepost.store import Pack
 
@@ -49,7 +49,7 @@ class ThreadMemo:
         """Of `size`, what `Memory` has counted."""
         self.used = 0.0
         # A writer of its own, so that the items of a thread have numbers that follow each other.
-        self._writer = draw()
+        self._writer = secrets.randbits(63)
         self._next = 1
         self._family: object = None
         self.sizes: dict[tuple[str, str], int] = {}
@@ -219,7 +219,10 @@ class Memory:
         self._total += memo.size - memo.accounted
         memo.accounted = memo.size
         while len(self._threads) > 1:
-            oldest = next(iter(self._threads.values()))
+            try:
+                oldest = next(iter(self._threads.values()))
+            except RuntimeError:  # another thread was entered just then: at the next use
+                return
             if self._total <= self.limit and memo.used - oldest.used <= self._idle:
                 break
             self._total -= oldest.accounted
