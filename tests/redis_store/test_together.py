@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -11,83 +11,101 @@ import pytest
 import redis
 from milepost import combine
 from milepost.errors import Corrupt, Unavailable
+from milepost.flavour import run
 from milepost.store import Put
 from milepost.testing import servers_redis
-from milepost_redis import RedisBackend
-from redis_store.kit import Place, head, name, put
+from redis_store.kit import Place, head, name, put, write
 from redis_store.test_connections import kill_all
 from waiting import until
 
 COUNT = 20
 
 
-def waiting(backend: RedisBackend) -> int:
-    """How many writes wait for one of the two lanes."""
-    return len(backend._blocking_engine()._combiner._waiting)
+class Watched:
+    """What carries out commands, as it is; with `meddle` done before the first batch of several goes out."""
+
+    shares = True
+
+    def __init__(self, source: Any, meddle: Callable[[], object]) -> None:
+        self._source = source
+        self._meddle = meddle
+        self.batches: list[int] = []
+
+    def talk(self, commands: Sequence[Any], last: Any = None, *, fresh: bool = False) -> list[Any]:
+        if len(commands) > 1:
+            self.batches.append(len(commands))
+            if len(self.batches) == 1:
+                self._meddle()
+        replies: list[Any] = self._source.talk(commands, last, fresh=fresh)
+        return replies
+
+    def close(self) -> None:
+        self._source.close()
 
 
 @contextmanager
 def held_up(
     server: servers_redis.Redis,
     monkeypatch: pytest.MonkeyPatch,
-    meanwhile: Callable[[redis.Redis], object] = bool,
+    meddle: Callable[[redis.Redis], object] = bool,
     *,
     before: Callable[[redis.Redis], object] = bool,
     **options: Any,
-) -> Generator[tuple[Place, list[Future[Put]]]]:
-    """Two writes that had taken the lanes, and `COUNT` more, after `meanwhile` was done to a server that carries out none."""
+) -> Generator[tuple[Place, list[Future[Put]], Watched]]:
+    """Two writes that had taken the lanes, and `COUNT` more that go together once the server goes on."""
     monkeypatch.setattr(combine, "PATIENCE", 3600.0)
     place = Place(server.url(), "p")
     with place.store() as store:
         put(store, "t7", 1)
     backend = place.backend(**options)
+    engine = backend._blocking_engine()
     store = backend.blocking()
     with place.client() as client, ThreadPoolExecutor(COUNT + 2) as pool:
+        watched = Watched(engine._source, lambda: meddle(client))
+        monkeypatch.setattr(engine, "_source", watched)
         before(client)
-        client.execute_command("CLIENT", "PAUSE", 3_600_000, "WRITE")
-        futures = [pool.submit(put, store, f"lane{number}", 1) for number in range(2)]
-        until(lambda: len(backend._blocking_engine()._combiner._lanes._taken) == 2)
-        futures += [pool.submit(put, store, f"t{number}", 2) for number in range(COUNT)]
-        until(lambda: waiting(backend) == COUNT)
-        meanwhile(client)
-        client.execute_command("CLIENT", "UNPAUSE")
-        yield place, futures
+        client.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
+        try:
+            futures = [pool.submit(put, store, f"lane{number}", 1) for number in range(2)]
+            until(lambda: len(engine._combiner._lanes._taken) == 2)
+            futures += [pool.submit(put, store, f"t{number}", 2) for number in range(COUNT)]
+            until(lambda: len(engine._combiner._waiting) == COUNT)
+        finally:
+            client.execute_command("CLIENT", "UNPAUSE")
+        yield place, futures, watched
     backend.close()
 
 
-def whole(place: Place) -> bool:
+def stored(place: Place) -> bool:
     with place.store() as store:
         return all(head(store, f"t{number}") == name(2) for number in range(COUNT))
 
 
-def test_they_share_connections_and_commands(server: servers_redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    reads = []
-
-    def look(client: redis.Redis) -> None:
-        reads.append(client.info("stats")["total_reads_processed"])
-
-    with held_up(server, monkeypatch, look) as (place, futures), place.client() as client:
+def test_they_share_a_round_trip(server: servers_redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    with held_up(server, monkeypatch) as (place, futures, watched), place.client() as client:
         for future in futures:
             assert not future.result(60).stale
-        look(client)
-        # What this test asks for is four of them.
-        assert reads[1] - reads[0] <= COUNT // 2
+        assert sum(watched.batches) >= COUNT - 1
+        assert len(watched.batches) <= 2
+        # Two of the store's, and two of this test's.
         assert len(client.client_list(_type="normal")) <= 2 + 2
-        assert whole(place)
+        assert stored(place)
 
 
 def test_a_connection_that_is_killed_under_them(server: servers_redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    with held_up(server, monkeypatch, kill_all) as (place, futures):
+    with held_up(server, monkeypatch, kill_all) as (place, futures, watched):
         for future in futures:
             assert not future.result(60).stale
-        assert whole(place)
+        assert watched.batches
+        assert stored(place)
 
 
 def test_scripts_that_are_forgotten_under_them(server: servers_redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    with held_up(server, monkeypatch, before=lambda client: client.script_flush()) as (place, futures):
+    with held_up(server, monkeypatch, lambda client: client.script_flush()) as (place, futures, watched):
         for future in futures:
             assert not future.result(60).stale
-        assert whole(place)
+        assert watched.batches
+        assert stored(place)
 
 
 def test_one_of_them_that_is_refused(server: servers_redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,15 +116,44 @@ def test_one_of_them_that_is_refused(server: servers_redis.Redis, monkeypatch: p
         client.delete(data)
         client.set(data, "mine")
 
-    with held_up(server, monkeypatch, before=spoil) as (_, futures):
+    with held_up(server, monkeypatch, before=spoil) as (_, futures, watched):
         outcomes = [future.exception(60) for future in futures]
+        assert watched.batches
     assert isinstance(outcomes.pop(2 + 7), Corrupt)
     assert outcomes == [None] * (COUNT + 1)
 
 
 def test_what_they_wait_for_after_that(server: servers_redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     """One wait counts for all of them, and that it failed is told to each."""
-    with held_up(server, monkeypatch, durability="replicas:1", timeout=1.0) as (_, futures):
+    with held_up(server, monkeypatch, durability="replicas:1", timeout=1.0) as (_, futures, watched):
         for future in futures:
             with pytest.raises(Unavailable, match="durability=replicas:1 was not reached"):
                 future.result(60)
+        assert watched.batches
+
+
+def test_an_answer_that_none_of_them_gets(server: servers_redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is told, after one time-out: nobody waits for another one alone."""
+    with held_up(server, monkeypatch, lambda _: server.pause(), timeout=1.0) as (_, futures, watched):
+        try:
+            errors = [future.exception(60) for future in futures[2:]]
+        finally:
+            server.resume()
+        late = [error for error in errors if error is not None]
+        assert len(late) >= max(watched.batches)
+        assert all(isinstance(error, Unavailable) and "no answer in time" in str(error) for error in late)
+        assert len({*map(id, late)}) == len(late)
+
+
+def test_what_is_large_goes_by_itself(server: servers_redis.Redis) -> None:
+    place = Place(server.url(), "p")
+    backend = place.backend()
+    engine = backend._blocking_engine()
+    watched = engine._source = Watched(engine._source, bool)
+    store = backend.blocking()
+    with ThreadPoolExecutor(COUNT) as pool:
+        values = [write(value=bytes(1 << 15), task=str(number)) for number in range(COUNT)]
+        for future in [pool.submit(run, store.put_writes("t", "", name(1), [each], None)) for each in values]:
+            assert future.result(60).accepted == (True,)
+    assert not watched.batches
+    backend.close()

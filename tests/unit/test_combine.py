@@ -118,3 +118,50 @@ def test_a_leader_that_is_interrupted_passes_the_lane_on(line: Line) -> None:
         first.result(30)
         assert other.result(30) == "answer 3"
     assert not line.combiner._lanes._taken
+
+
+def test_a_leader_that_is_interrupted_at_the_end_wakes_those_it_led(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the lane that it has not given back holds up nobody for long."""
+    passed_on = line.combiner._pass_on
+    interrupted: list[object] = []
+
+    def pass_on(lane: object) -> None:
+        if len(line.sent[-1]) > 1 and not interrupted:
+            interrupted.append(lane)
+            raise KeyboardInterrupt
+        passed_on(lane)
+
+    monkeypatch.setattr(line.combiner, "_pass_on", pass_on)
+    with ThreadPoolExecutor(20) as pool:
+        futures = [pool.submit(line.combiner.run, number) for number in range(2)]
+        until(lambda: len(line.sent) == 2)
+        futures += [pool.submit(line.combiner.run, number) for number in range(2, 12)]
+        until(lambda: line.waiting() == 10)
+        line.open.set()
+        outcomes = [future.exception(30) for future in futures]
+        assert [type(outcome) for outcome in outcomes if outcome is not None] == [KeyboardInterrupt]
+        assert len(interrupted) == 1
+        monkeypatch.setattr(combine, "PATIENCE", 0.05)
+        more = [pool.submit(line.combiner.run, number) for number in range(20, 40)]
+        assert [future.result(30) for future in more] == [f"answer {number}" for number in range(20, 40)]
+
+
+@pytest.mark.parametrize("answer", [None, "there"])
+def test_who_is_not_woken_goes_on_by_himself(line: Line, monkeypatch: pytest.MonkeyPatch, answer: str | None) -> None:
+    monkeypatch.setattr(combine, "PATIENCE", 0.05)
+    combiner = line.combiner
+    with ThreadPoolExecutor(1) as pool:
+        lanes = combiner._lanes.begin(), combiner._lanes.begin()
+        monkeypatch.setattr(combiner, "_overtake", lambda _: False)
+        future = pool.submit(combiner.run, 2)
+        until(lambda: line.waiting() == 1)
+        job = combiner._waiting.popleft()
+        job.answer, job.over = answer, True
+        if answer is None:
+            with pytest.raises(Alone):
+                future.result(30)
+        else:
+            assert future.result(30) == answer
+    assert all(map(combiner._lanes.end, lanes))

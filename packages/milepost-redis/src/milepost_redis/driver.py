@@ -115,17 +115,21 @@ class Engine:
         if len(requests) == 1:
             return [self._alone(requests[0])]
         talks = [_Talk(request, self._durability) for request in requests]
-        commands: list[Words] = []
-        last: Words | None = None
-        for talk in talks:
-            words, last = talk.commands()
-            commands += words
+        asked = [talk.commands() for talk in talks]
+        commands = [words for own, _ in asked for words in own]
+        last = next((wait for _, wait in asked if wait), None)
         try:
-            replies = self._source.talk(commands, last)
+            replies = iter(self._source.talk(commands, last))
         except FAILURES as exc:
             return [talk.outcome_of(exc) for talk in talks]
-        waited = replies[len(talks) :]
-        return [talk.outcome([reply, *waited]) for talk, reply in zip(talks, replies, strict=False)]
+        except MilepostError as exc:
+            return [type(exc)(exc.message, **exc.facts) for _ in talks]
+        dealt = [[next(replies) for _ in own] for own, _ in asked]
+        waited = list(replies)
+        return [
+            talk.outcome([*own, *waited] if wait else own)
+            for talk, own, (_, wait) in zip(talks, dealt, asked, strict=True)
+        ]
 
     def _alone(self, request: Request) -> list[Any]:
         talk = _Talk(request, self._durability)

@@ -47,4 +47,4 @@ class Request:
     writes: bool = False
     """Whether the answer has to wait for what the option `durability` asks for."""
     together: bool = False
-    """Whether it is small, and may go with others of its kind."""
+    """Whether it is small, in what is sent and in what is answered, and may go with others."""

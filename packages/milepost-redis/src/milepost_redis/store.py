@@ -48,8 +48,10 @@ T = TypeVar("T")
 
 _STEPS: Final = 200
 """How many ancestors one script follows."""
-_SMALL: Final = frozenset({"put", "put_writes"})
+_QUICK: Final = frozenset({"put", "put_writes"})
 """Scripts that take the server no longer than it takes to be asked."""
+_SMALL: Final = 1 << 14
+"""Bytes up to which a request may go with others."""
 _TRIES: Final = 8
 _OLDEST: Final = (6, 2)
 
@@ -502,7 +504,8 @@ class RedisStore:
         index = () if self._layout.spread else (self._index,)
         keys = (tag.data, tag.order, tag.tomb, tag.lease, *index)
         steps: tuple[Step, ...] = (Call(scripts()[name], keys, arguments),)
-        request = Request(op, steps, writes=True, together=name in _SMALL)
+        together = name in _QUICK and sum(map(len, arguments)) <= _SMALL
+        request = Request(op, steps, writes=True, together=together)
         replies = cast("list[Any]", await self._port.call(request))
         return replies[0]
 

@@ -60,15 +60,21 @@ class Lanes:
 class Job(Generic[R, A]):
     """A write on its way, and what the thread that waits for it is woken by."""
 
-    __slots__ = ("answer", "lane", "request", "signal")
+    __slots__ = ("answer", "lane", "over", "request", "signal")
 
     def __init__(self, request: R) -> None:
         self.request = request
         self.answer: A | None = None
         self.lane: object | None = None
         """What it leads in."""
+        self.over = False
+        """Whether the batch that it was of has come to an end."""
         self.signal = threading.Lock()
         self.signal.acquire()
+
+    def wake(self) -> None:
+        if self.signal.locked():
+            self.signal.release()
 
 
 @dataclass(eq=False, slots=True)
@@ -108,8 +114,10 @@ class Combiner(Generic[R, A]):
             finally:
                 self._pass_on(lane)
         try:
-            if not job.signal.acquire(timeout=PATIENCE) and not self._overtake(job):
-                job.signal.acquire()
+            # Who was to wake us may have been interrupted before that.
+            while not job.signal.acquire(timeout=PATIENCE):
+                if self._overtake(job) or job.lane is not None or job.over:
+                    break
         except BaseException:  # this thread is told to stop
             self._leave(job)
             raise
@@ -139,24 +147,31 @@ class Combiner(Generic[R, A]):
         jobs = [job]
         try:
             with self._gate:
-                jobs += [self._waiting.popleft() for _ in range(min(len(self._waiting), LARGEST - 1))]
+                while self._waiting and len(jobs) < LARGEST:
+                    jobs.append(self._waiting[0])
+                    self._waiting.popleft()
             for each, answer in zip(jobs, self._send([each.request for each in jobs]), strict=True):
                 each.answer = answer
         except Alone:
-            return  # each of them finds that it has no answer
+            pass  # each of them finds that it has no answer
         finally:
-            self._pass_on(lane)
-            for each in jobs[1:]:
-                each.signal.release()
+            for each in jobs:
+                each.over = True
+            try:
+                self._pass_on(lane)
+            finally:
+                for each in jobs[1:]:
+                    each.wake()
 
     def _pass_on(self, lane: object) -> None:
         """Give the lane to the first who waits, or back."""
         with self._gate:
             if not self._lanes.end(lane) or not self._waiting:
                 return
-            job = self._waiting.popleft()
+            job = self._waiting[0]
             job.lane = self._lanes.begin()
-        job.signal.release()
+            self._waiting.popleft()
+        job.wake()
 
 
 class AsyncCombiner(Generic[R, A]):
