@@ -15,8 +15,9 @@ from milepost import combine
 from milepost.errors import Unavailable
 from milepost.flavour import run
 from milepost.testing import at, checkpoint
+from milepost_postgres import pool
 from milepost_postgres.request import Step
-from postgres.kit import Place, blocked, head, holding, name, put, row, sessions, terminate, write
+from postgres.kit import NAME, Place, blocked, head, holding, name, put, row, sessions, terminate, write
 from verbs import READS, VERBS, scene, shown
 from waiting import until
 
@@ -35,6 +36,67 @@ def test_a_backend_that_was_terminated(place: Place, sql: Sql) -> None:
                 assert shown(answer) == shown(run(act(store, verb))), verb
             assert terminate(sql) >= 1
             run(act(store, verb))
+
+
+@pytest.mark.parametrize(("warm", "fresh"), [(0.0, 0), (3600.0, 1)])
+def test_a_connection_that_was_idle_is_looked_at(
+    place: Place, sql: Sql, monkeypatch: pytest.MonkeyPatch, warm: float, fresh: int
+) -> None:
+    """One that was used just now is not: then the request fails, and is repeated on another one."""
+    monkeypatch.setattr(pool, "_WARM", warm)
+    run_over, repeated = pool.Pool.run, []
+
+    def counted(self: pool.Pool, steps: Any, *, fresh: bool = False) -> Any:
+        if fresh:
+            repeated.append(steps)
+        return run_over(self, steps, fresh=fresh)
+
+    monkeypatch.setattr(pool.Pool, "run", counted)
+    with place.store() as store:
+        put(store, "t", 1)
+        assert terminate(sql) == 1
+        put(store, "t", 2, parent=1)
+        assert head(store, "t") == name(2)
+    assert len(repeated) == fresh
+
+
+def test_only_what_has_ended_is_replaced(place: Place, sql: Sql) -> None:
+    """Whoever needs a fresh connection leaves the others theirs; where there is no place for one more, one makes it."""
+    conninfo = psycopg.conninfo.make_conninfo(place.base, application_name=NAME)
+    ours = pool.Pool(pool.Settings(conninfo, size=4))
+    links = [ours._take(fresh=False) for _ in range(4)]
+    for link in links:
+        ours._give(link)
+    pids = [link.connection.info.backend_pid for link in links]
+    sql.execute("SELECT pg_terminate_backend(%s)", [pids[1]])
+    until(lambda: pids[1] not in sessions(sql))
+    new = ours._take(fresh=True)
+    assert new.connection.info.backend_pid not in pids
+    ours._give(new)
+    left = {link.connection.info.backend_pid for link in ours._idle}
+    assert len(left) == 3
+    assert len(left & {*pids}) == 2
+    assert pids[1] not in left
+    ours.close()
+
+
+async def test_only_what_has_ended_is_replaced_async(place: Place, sql: Sql) -> None:
+    conninfo = psycopg.conninfo.make_conninfo(place.base, application_name=NAME)
+    ours = pool.AsyncPool(pool.Settings(conninfo, size=4))
+    links = [await ours._take(fresh=False) for _ in range(4)]
+    for link in links:
+        ours._give(link)
+    pids = [link.connection.info.backend_pid for link in links]
+    sql.execute("SELECT pg_terminate_backend(%s)", [pids[1]])
+    until(lambda: pids[1] not in sessions(sql))
+    new = await ours._take(fresh=True)
+    assert new.connection.info.backend_pid not in pids
+    ours._give(new)
+    left = {link.connection.info.backend_pid for link in ours._idle}
+    assert len(left) == 3
+    assert len(left & {*pids}) == 2
+    assert pids[1] not in left
+    ours.close()
 
 
 def test_sessions_that_were_idle_for_too_long(place: Place, sql: Sql) -> None:

@@ -1,7 +1,7 @@
 """Where connections come from: pools of our own, or what the application owns.
 
 A pool of ours connects in the thread or task that needs a connection, keeps what is idle, and looks at a connection
-before it uses it. No lock is held while anything is waited for.
+before it uses it, if it was idle for a while. No lock is held while anything is waited for.
 """
 
 from __future__ import annotations
@@ -10,14 +10,17 @@ import asyncio
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 from psycopg import AsyncConnection, Connection
 
 from milepost_postgres.link import PROBE, AsyncLink, Link, Row
 from milepost_postgres.request import Step
 from milepost_postgres.trouble import closed, crowded
+
+L = TypeVar("L", Link, AsyncLink)
 
 _WARM = 0.5
 """Seconds for which an idle connection is taken for sound. To look at it, a thread gives up the interpreter, and waits for
@@ -27,6 +30,17 @@ it among all others; and if the server has ended the connection just now, the re
 def _sound(link: Link | AsyncLink) -> bool:
     """Whether an idle connection of ours can be used."""
     return time.monotonic() - link.used < _WARM or link.line.silent()
+
+
+def _superseded(idle: list[L]) -> list[L]:
+    """Take from idle connections those that their server has ended, and one more, in whose place another one is made."""
+    found: list[L] = []
+    with suppress(IndexError):  # others take and give meanwhile
+        for _ in range(len(idle)):
+            link = idle.pop(0)
+            (idle if link.line.silent() else found).append(link)
+        found.append(idle.pop())
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +103,12 @@ class Pool:
             self._give(link)
 
     def _take(self, *, fresh: bool) -> Link:
+        if fresh:
+            for link in _superseded(self._idle):
+                self._drop(link)
         while not self._closed:
+            if fresh and self._made < self._settings.size and self._may_connect():
+                return self._connected()
             try:
                 link = self._idle.pop()
             except IndexError:
@@ -199,11 +218,14 @@ class AsyncPool:
             self._places.release()
 
     async def _take(self, *, fresh: bool) -> AsyncLink:
+        if fresh:
+            for link in _superseded(self._idle):
+                finish(link.connection)
         while not self._closed:
-            if not self._idle:
+            if fresh or not self._idle:
                 return await self._connect()
             link = self._idle.pop()
-            if not fresh and _sound(link):
+            if _sound(link):
                 return link
             finish(link.connection)
         raise closed()
