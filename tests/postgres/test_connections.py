@@ -18,6 +18,7 @@ from milepost.testing import at, checkpoint
 from milepost_postgres import pool
 from milepost_postgres.request import Step
 from postgres.kit import NAME, Place, blocked, head, holding, name, put, row, sessions, terminate, write
+from psycopg.conninfo import make_conninfo
 from verbs import READS, VERBS, scene, shown
 from waiting import until
 
@@ -62,7 +63,7 @@ def test_a_connection_that_was_idle_is_looked_at(
 
 def test_only_what_has_ended_is_replaced(place: Place, sql: Sql) -> None:
     """Whoever needs a fresh connection leaves the others theirs; where there is no place for one more, one makes it."""
-    conninfo = psycopg.conninfo.make_conninfo(place.base, application_name=NAME)
+    conninfo = make_conninfo(place.base, application_name=NAME)
     ours = pool.Pool(pool.Settings(conninfo, size=4))
     links = [ours._take(fresh=False) for _ in range(4)]
     for link in links:
@@ -81,7 +82,7 @@ def test_only_what_has_ended_is_replaced(place: Place, sql: Sql) -> None:
 
 
 async def test_only_what_has_ended_is_replaced_async(place: Place, sql: Sql) -> None:
-    conninfo = psycopg.conninfo.make_conninfo(place.base, application_name=NAME)
+    conninfo = make_conninfo(place.base, application_name=NAME)
     ours = pool.AsyncPool(pool.Settings(conninfo, size=4))
     links = [await ours._take(fresh=False) for _ in range(4)]
     for link in links:
