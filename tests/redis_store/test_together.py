@@ -14,6 +14,7 @@ from milepost.errors import Corrupt, Unavailable
 from milepost.flavour import run
 from milepost.store import Put
 from milepost.testing import servers_redis
+from milepost_redis.trouble import crowded
 from redis_store.kit import Place, head, name, put, write
 from redis_store.test_connections import kill_all
 from waiting import until
@@ -143,6 +144,21 @@ def test_an_answer_that_none_of_them_gets(server: servers_redis.Redis, monkeypat
         assert len(late) >= max(watched.batches)
         assert all(isinstance(error, Unavailable) and "no answer in time" in str(error) for error in late)
         assert len({*map(id, late)}) == len(late)
+
+
+def test_a_pool_that_none_of_them_gets_a_connection_of(
+    server: servers_redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has an error of its own, and nobody waits for a connection once more."""
+
+    def busy(_: redis.Redis) -> None:
+        raise crowded(1, 0.5)
+
+    with held_up(server, monkeypatch, busy) as (_, futures, watched):
+        errors = [error for future in futures[2:] if (error := future.exception(60)) is not None]
+        assert len(errors) >= watched.batches[0]
+        assert all(isinstance(error, Unavailable) and "connection" in str(error) for error in errors)
+        assert len({*map(id, errors)}) == len(errors)
 
 
 def test_what_is_large_goes_by_itself(server: servers_redis.Redis) -> None:
