@@ -279,6 +279,29 @@ def test_a_log_that_gets_shorter_under_who_has_it_open(
     assert newest_whole(other, "t") == last + 1
 
 
+@pytest.mark.parametrize("then", ["put", "read"])
+def test_an_older_copy_of_a_preallocated_log_restored_under_who_has_it_open(tmp_path: Path, then: str) -> None:
+    """It has the same size."""
+    _, store = opened(tmp_path, preallocate=True)
+    chain(store, "t", 3)
+    copy = log_of(tmp_path).read_bytes()
+    for number in range(3, 6):
+        put(store, "t", number, name(number - 1))
+    log = log_of(tmp_path)
+    assert log.stat().st_size == len(copy)
+    with log.open("rb+") as file:
+        file.write(copy)
+    if then == "read":
+        assert newest_whole(store, "t") == 2
+    put(store, "t", 3, name(2))
+    assert newest_whole(store, "t") == 3
+    _, other = opened(tmp_path)
+    loaded = run(other.get("t", "", None))
+    assert loaded is not None
+    assert loaded.damage == ()
+    assert newest_whole(other, "t") == 3
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     """A store of a chain of ten checkpoints, each with a write to channel x."""

@@ -218,28 +218,28 @@ class Log:
         self._check = True
         return held
 
-    def _fits(self, held: Handle, index: Index) -> bool:
-        """Whether the file begins with all that `index` has seen."""
+    def _fits(self, held: Handle, index: Index, size: int) -> bool:
+        """Whether the file, of this size, begins with all that `index` has seen."""
         place, raw = index.tip
-        return bool(raw) and scan.pread(held.fd, len(raw), place) == raw and held.size >= index.end
+        return bool(raw) and size >= index.end and scan.pread(held.fd, len(raw), place) == raw
 
     def _refresh(self, held: Handle, look: Look) -> Index | None:
         index, trusted = self._index, not self._check
         end, size, tail = look
         if index is not None and trusted:
             blank = end == index.end < size <= index.blank and tail and not tail.strip(b"\0")
-            if size == index.end or blank:
+            if size == index.end or (blank and self._fits(held, index, size)):
                 self._tail = Tail.CLEAN
                 return index
         seen = (size, os.fstat(held.fd).st_mtime_ns)
         if index is not None and trusted and self._tail is Tail.GARBAGE and seen == self._seen:
             return index  # it takes long to search, and is the same as before
         self._seen = seen
-        if index is not None and not self._fits(held, index):
+        if index is not None and not self._fits(held, index, size):
             index = self._index = None
         self._check = False
         if index is None:
-            index = self._thaw(held) or scan.begin(held.fd, size)
+            index = self._thaw(held, size) or scan.begin(held.fd, size)
             if index is None:
                 self._tail = Tail.GARBAGE if size >= frames.HEADER.size else Tail.PARTIAL if size else Tail.CLEAN
                 return None
@@ -252,9 +252,13 @@ class Log:
             self._thread = index.thread
         return index
 
-    def _thaw(self, held: Handle) -> Index | None:
+    def _thaw(self, held: Handle, size: int) -> Index | None:
         index = self._snapshot.read()
-        if index is None or (self._thread and index.thread not in (None, self._thread)) or not self._fits(held, index):
+        if (
+            index is None
+            or (self._thread and index.thread not in (None, self._thread))
+            or not self._fits(held, index, size)
+        ):
             return None
         self._snapshot.covers(index)
         return index
@@ -437,11 +441,10 @@ class Log:
         if self._handle is not held:  # a reader has met another file meanwhile; the index may be about that one
             self._handle = held
             self._check = True
-        _, size, _ = look
-        self._size = size
+        _, self._size, _ = look
         index = self._refresh(held, look)
         if self._tail is not Tail.CLEAN:
-            self._size = index.end if index else 0
+            size, self._size = self._size, index.end if index else 0
             self._cut(held, self._size, size)
             self._tail = Tail.CLEAN
         if index is None:
@@ -501,6 +504,8 @@ class Log:
             data = data.ljust(-(-need // step) * step - batch.start, b"\0")
         done, error = handle.write(held.fd, data, batch.start)
         if error is None or done >= len(batch.data):
+            if error is None and len(data) > len(batch.data):
+                index.blank = batch.start + len(data)
             return
         whole = max((end for end in ends if end <= batch.start + done), default=batch.start)
         whole = max(whole, batch.start)
