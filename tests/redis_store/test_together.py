@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -23,16 +24,20 @@ COUNT = 20
 
 
 class Watched:
-    """What carries out commands, as it is; with `meddle` done before the first batch of several goes out."""
+    """What carries out commands, once it is let go; with `meddle` done before the first batch of several goes out."""
 
     shares = True
 
     def __init__(self, source: Any, meddle: Callable[[], object]) -> None:
         self._source = source
         self._meddle = meddle
+        self.open = threading.Event()
+        self.begun: list[int] = []
         self.batches: list[int] = []
 
     def talk(self, commands: Sequence[Any], last: Any = None, *, fresh: bool = False) -> list[Any]:
+        self.begun.append(len(commands))
+        assert self.open.wait(60)
         if len(commands) > 1:
             self.batches.append(len(commands))
             if len(self.batches) == 1:
@@ -53,7 +58,7 @@ def held_up(
     before: Callable[[redis.Redis], object] = bool,
     **options: Any,
 ) -> Generator[tuple[Place, list[Future[Put]], Watched]]:
-    """Two writes that had taken the lanes, and `COUNT` more that go together once the server goes on."""
+    """Two writes that had taken the lanes, and `COUNT` more that go together once these go on."""
     monkeypatch.setattr(combine, "PATIENCE", 3600.0)
     place = Place(server.url(), "p")
     with place.store() as store:
@@ -65,14 +70,13 @@ def held_up(
         watched = Watched(engine._source, lambda: meddle(client))
         monkeypatch.setattr(engine, "_source", watched)
         before(client)
-        client.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
         try:
             futures = [pool.submit(put, store, f"lane{number}", 1) for number in range(2)]
-            until(lambda: len(engine._combiner._lanes._taken) == 2)
+            until(lambda: len(watched.begun) == 2)
             futures += [pool.submit(put, store, f"t{number}", 2) for number in range(COUNT)]
             until(lambda: len(engine._combiner._waiting) == COUNT)
         finally:
-            client.execute_command("CLIENT", "UNPAUSE")
+            watched.open.set()
         yield place, futures, watched
     backend.close()
 
@@ -169,7 +173,10 @@ def test_what_is_large_goes_by_itself(server: servers_redis.Redis) -> None:
     store = backend.blocking()
     with ThreadPoolExecutor(COUNT) as pool:
         values = [write(value=bytes(1 << 15), task=str(number)) for number in range(COUNT)]
-        for future in [pool.submit(run, store.put_writes("t", "", name(1), [each], None)) for each in values]:
+        futures = [pool.submit(run, store.put_writes("t", "", name(1), [each], None)) for each in values]
+        until(lambda: len(watched.begun) == COUNT)
+        watched.open.set()
+        for future in futures:
             assert future.result(60).accepted == (True,)
     assert not watched.batches
     backend.close()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from milepost import combine
-from milepost.combine import Alone, Combiner, Job
+from milepost.combine import Alone, Batch, Combiner, Job
 from waiting import until
 
 
@@ -18,11 +19,15 @@ class Line:
 
     def __init__(self) -> None:
         self.sent: list[list[int]] = []
+        self.leads: set[int] = set()
+        """Threads that have sent several."""
         self.open = threading.Event()
         self.combiner: Combiner[int, str] = Combiner(self._send)
 
     def _send(self, requests: Sequence[int]) -> list[str | None]:
         self.sent.append(list(requests))
+        if len(requests) > 1:
+            self.leads.add(threading.get_ident())
         assert self.open.wait(30)
         if 13 in requests and len(requests) > 1:
             raise Alone
@@ -128,7 +133,7 @@ def test_a_leader_that_is_interrupted_at_the_end_wakes_those_it_led(
     interrupted: list[object] = []
 
     def pass_on(lane: object) -> None:
-        if len(line.sent[-1]) > 1 and not interrupted:
+        if threading.get_ident() in line.leads and not interrupted:
             interrupted.append(lane)
             raise KeyboardInterrupt
         passed_on(lane)
@@ -158,10 +163,53 @@ def test_who_is_not_woken_goes_on_by_himself(line: Line, monkeypatch: pytest.Mon
         future = pool.submit(combiner.run, 2)
         until(lambda: line.waiting() == 1)
         job = combiner._waiting.popleft()
-        job.answer, job.over = answer, True
+        job.answer, job.batch = answer, Batch()
+        job.batch.over = True
         if answer is None:
             with pytest.raises(Alone):
                 future.result(30)
         else:
             assert future.result(30) == answer
     assert all(map(combiner._lanes.end, lanes))
+
+
+def test_who_was_to_lead_and_is_led_passes_the_lane_on(line: Line) -> None:
+    """So it is where whoever handed the lane over was interrupted in the middle of that."""
+    combiner = line.combiner
+    with ThreadPoolExecutor(4) as pool:
+        futures = [pool.submit(combiner.run, number) for number in range(2)]
+        until(lambda: len(line.sent) == 2)
+        futures += [pool.submit(combiner.run, 2)]
+        until(lambda: line.waiting() == 1)
+        (job,) = combiner._waiting
+        job.lane = combiner._lanes.overtake()
+        line.open.set()
+        assert [future.result(30) for future in futures] == ["answer 0", "answer 1", "answer 2"]
+    assert line.sent.count([2]) == 1
+    assert not combiner._lanes._taken
+
+
+class Interrupted(deque[Job[int, str]]):
+    """Those who wait, for a leader that is interrupted when he has taken three of them along."""
+
+    def popleft(self) -> Job[int, str]:
+        if len(self) == 8:
+            raise KeyboardInterrupt
+        return super().popleft()
+
+
+def test_a_leader_that_is_interrupted_among_those_it_leads(line: Line) -> None:
+    combiner = line.combiner
+    combiner._waiting = Interrupted()
+    with ThreadPoolExecutor(20) as pool:
+        futures = [pool.submit(combiner.run, number) for number in range(2)]
+        until(lambda: len(line.sent) == 2)
+        futures += [pool.submit(combiner.run, number) for number in range(2, 12)]
+        until(lambda: line.waiting() == 10)
+        line.open.set()
+        outcomes = [future.exception(30) for future in futures]
+    kinds = [type(outcome) for outcome in outcomes if outcome is not None]
+    assert kinds.count(KeyboardInterrupt) == 1
+    assert {*kinds} <= {KeyboardInterrupt, Alone}
+    assert not line.waiting()
+    assert not combiner._lanes._taken

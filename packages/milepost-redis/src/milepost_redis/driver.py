@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from milepost.combine import Alone, Combiner
+from milepost.combine import Alone, Combiner, apart
 from milepost.errors import MilepostError
 from redis.exceptions import NoScriptError
 
@@ -123,7 +123,7 @@ class Engine:
         except FAILURES as exc:
             return [talk.outcome_of(exc) for talk in talks]
         except MilepostError as exc:
-            return [type(exc)(exc.message, **exc.facts) for _ in talks]
+            return apart(exc, len(talks))
         dealt = [[next(replies) for _ in own] for own, _ in asked]
         waited = list(replies)
         return [

@@ -14,6 +14,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
+from milepost.errors import MilepostError
+
 R = TypeVar("R")
 A = TypeVar("A")
 
@@ -57,18 +59,27 @@ class Lanes:
         return lane
 
 
+class Batch:
+    """Some writes that go together."""
+
+    __slots__ = ("over",)
+
+    def __init__(self) -> None:
+        self.over = False
+
+
 class Job(Generic[R, A]):
     """A write on its way, and what the thread that waits for it is woken by."""
 
-    __slots__ = ("answer", "lane", "over", "request", "signal")
+    __slots__ = ("answer", "batch", "lane", "request", "signal")
 
     def __init__(self, request: R) -> None:
         self.request = request
         self.answer: A | None = None
+        self.batch: Batch | None = None
+        """What it was taken along in."""
         self.lane: object | None = None
         """What it leads in."""
-        self.over = False
-        """Whether the batch that it was of has come to an end."""
         self.signal = threading.Lock()
         self.signal.acquire()
 
@@ -83,6 +94,11 @@ class Entry(Generic[R, A]):
 
     request: R
     done: asyncio.Future[A | None]
+
+
+def apart(error: MilepostError, count: int) -> list[MilepostError]:
+    """An error that `count` writes share, for each of them: what is raised in one thread must not be in another."""
+    return [type(error)(error.message, **error.facts) for _ in range(count)]
 
 
 def _told(answer: A | None) -> A:
@@ -114,15 +130,20 @@ class Combiner(Generic[R, A]):
             finally:
                 self._pass_on(lane)
         try:
-            # Who was to wake us may have been interrupted before that.
             while not job.signal.acquire(timeout=PATIENCE):
-                if self._overtake(job) or job.lane is not None or job.over:
+                # Who was to wake us may have been interrupted before that.
+                if job.batch is None:
+                    if self._overtake(job) or job.lane is not None:
+                        break
+                elif job.batch.over:
                     break
         except BaseException:  # this thread is told to stop
             self._leave(job)
             raise
-        if job.lane is not None:
+        if job.batch is None and job.lane is not None:
             self._lead(job, job.lane)
+        elif job.lane is not None:  # it was to lead when another one took it along
+            self._pass_on(job.lane)
         return _told(job.answer)
 
     def _leave(self, job: Job[R, A]) -> None:
@@ -143,20 +164,24 @@ class Combiner(Generic[R, A]):
             return True
 
     def _lead(self, job: Job[R, A], lane: object) -> None:
-        """Carry out `job` and all that wait with it."""
-        jobs = [job]
+        """Carry out `job` and all that wait with it. Interrupted at whatever place, it leaves nobody waiting."""
+        batch, jobs = Batch(), [job]
         try:
             with self._gate:
                 while self._waiting and len(jobs) < LARGEST:
+                    self._waiting[0].batch = batch
                     jobs.append(self._waiting[0])
                     self._waiting.popleft()
             for each, answer in zip(jobs, self._send([each.request for each in jobs]), strict=True):
                 each.answer = answer
         except Alone:
             pass  # each of them finds that it has no answer
+        except BaseException:
+            with self._gate:
+                self._waiting = deque(each for each in self._waiting if each.batch is None)
+            raise
         finally:
-            for each in jobs:
-                each.over = True
+            batch.over = True
             try:
                 self._pass_on(lane)
             finally:
@@ -169,7 +194,8 @@ class Combiner(Generic[R, A]):
             if not self._lanes.end(lane) or not self._waiting:
                 return
             job = self._waiting[0]
-            job.lane = self._lanes.begin()
+            # It has one already where whoever gave it that was interrupted before the next step.
+            job.lane = job.lane or self._lanes.begin()
             self._waiting.popleft()
         job.wake()
 
