@@ -75,9 +75,11 @@ def test_only_what_has_ended_is_replaced(place: Place, sql: Sql) -> None:
     assert new.connection.info.backend_pid not in pids
     ours._give(new)
     left = {link.connection.info.backend_pid for link in ours._idle}
-    assert len(left) == 3
-    assert len(left & {*pids}) == 2
-    assert pids[1] not in left
+    assert left == {*pids} - {pids[1]} | {new.connection.info.backend_pid}
+    other = ours._take(fresh=True)
+    assert other.connection.info.backend_pid not in left
+    assert len(ours._idle) == 3
+    ours._give(other)
     ours.close()
 
 
@@ -94,10 +96,13 @@ async def test_only_what_has_ended_is_replaced_async(place: Place, sql: Sql) -> 
     assert new.connection.info.backend_pid not in pids
     ours._give(new)
     left = {link.connection.info.backend_pid for link in ours._idle}
-    assert len(left) == 3
-    assert len(left & {*pids}) == 2
-    assert pids[1] not in left
+    assert left == {*pids} - {pids[1]} | {new.connection.info.backend_pid}
+    other = await ours._take(fresh=True)
+    assert other.connection.info.backend_pid not in left
+    assert len(ours._idle) == 3
+    ours._give(other)
     ours.close()
+    assert ours._made == 0
 
 
 def test_sessions_that_were_idle_for_too_long(place: Place, sql: Sql) -> None:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import psycopg
-from milepost.combine import Alone, AsyncCombiner, Combiner
+from milepost.combine import Alone, AsyncCombiner, Combiner, apart
+from milepost.errors import MilepostError
 
 from milepost_postgres.pool import AsyncSource, Source
 from milepost_postgres.request import Request, Step
@@ -54,17 +55,17 @@ class Engine:
         self._schema = schema
         self._first = first
         """What comes first in every transaction."""
-        self._combiner = Combiner[Request, Answers](self._send)
+        self._combiner = Combiner[Request, Answers | MilepostError](self._send)
 
     def call(self, request: Request) -> Answers:
         if request.group is not None and self._source.shares:
             try:
-                return self._combiner.run(request)
+                return _own(self._combiner.run(request))
             except Alone:
                 pass  # what was wrong with the batch shows when the request goes alone
         return self._alone(request)
 
-    def _send(self, requests: Sequence[Request]) -> list[Answers]:
+    def _send(self, requests: Sequence[Request]) -> Sequence[Answers | MilepostError]:
         if len(requests) == 1:
             return [self._alone(requests[0])]
         batch = _Batch(requests, self._schema)
@@ -72,6 +73,8 @@ class Engine:
             return batch.deal(self._run(batch.steps))
         except psycopg.Error as exc:
             raise Alone from exc
+        except MilepostError as exc:  # there is no connection: each of them would wait for one as long again
+            return apart(exc, len(requests))
 
     def _alone(self, request: Request) -> Answers:
         attempt = 0
@@ -100,17 +103,17 @@ class AsyncEngine:
         self._source = source
         self._schema = schema
         self._first = first
-        self._combiner = AsyncCombiner[Request, Answers](self._send)
+        self._combiner = AsyncCombiner[Request, Answers | MilepostError](self._send)
 
     async def call(self, request: Request) -> Answers:
         if request.group is not None and self._source.shares:
             try:
-                return await self._combiner.run(request)
+                return _own(await self._combiner.run(request))
             except Alone:
                 pass  # as in `Engine`
         return await self._alone(request)
 
-    async def _send(self, requests: Sequence[Request]) -> list[Answers]:
+    async def _send(self, requests: Sequence[Request]) -> Sequence[Answers | MilepostError]:
         if len(requests) == 1:
             return [await self._alone(requests[0])]
         batch = _Batch(requests, self._schema)
@@ -118,6 +121,8 @@ class AsyncEngine:
             return batch.deal(await self._run(batch.steps))
         except psycopg.Error as exc:
             raise Alone from exc
+        except MilepostError as exc:  # there is no connection: each of them would wait for one as long again
+            return apart(exc, len(requests))
 
     async def _alone(self, request: Request) -> Answers:
         attempt = 0
@@ -137,6 +142,12 @@ class AsyncEngine:
 
     def close(self) -> None:
         self._source.close()
+
+
+def _own(outcome: Answers | MilepostError) -> Answers:
+    if isinstance(outcome, MilepostError):
+        raise outcome
+    return outcome
 
 
 def _final(exc: psycopg.Error, attempt: int, *, shares: bool) -> bool:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -32,15 +31,22 @@ def _sound(link: Link | AsyncLink) -> bool:
     return time.monotonic() - link.used < _WARM or link.line.silent()
 
 
-def _superseded(idle: list[L]) -> list[L]:
-    """Take from idle connections those that their server has ended, and one more, in whose place another one is made."""
-    found: list[L] = []
-    with suppress(IndexError):  # others take and give meanwhile
-        for _ in range(len(idle)):
+def _sift(idle: list[L], drop: Callable[[L], object]) -> None:
+    """Drop the idle connections that their server has ended."""
+    for _ in range(len(idle)):
+        try:
             link = idle.pop(0)
-            (idle if link.line.silent() else found).append(link)
-        found.append(idle.pop())
-    return found
+        except IndexError:  # others take them meanwhile
+            return
+        try:
+            silent = link.line.silent()
+        except BaseException:
+            drop(link)
+            raise
+        if silent:
+            idle.append(link)
+        else:
+            drop(link)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +110,8 @@ class Pool:
 
     def _take(self, *, fresh: bool) -> Link:
         if fresh:
-            for link in _superseded(self._idle):
-                self._drop(link)
+            _sift(self._idle, self._drop)
+            self._sweep()
         while not self._closed:
             if fresh and self._made < self._settings.size and self._may_connect():
                 return self._connected()
@@ -196,6 +202,7 @@ class AsyncPool:
         self._settings = settings
         self._idle: list[AsyncLink] = []
         self._places = asyncio.BoundedSemaphore(settings.size)
+        self._made = 0
         self._closed = False
 
     async def run(self, steps: Sequence[Step], *, fresh: bool = False) -> list[list[Row]]:
@@ -219,15 +226,16 @@ class AsyncPool:
 
     async def _take(self, *, fresh: bool) -> AsyncLink:
         if fresh:
-            for link in _superseded(self._idle):
-                finish(link.connection)
+            _sift(self._idle, self._drop)
+            if self._closed:
+                self.close()
         while not self._closed:
-            if fresh or not self._idle:
+            if not self._idle or (fresh and self._made < self._settings.size):
                 return await self._connect()
             link = self._idle.pop()
-            if _sound(link):
+            if not fresh and _sound(link):
                 return link
-            finish(link.connection)
+            self._drop(link)
         raise closed()
 
     def _give(self, link: AsyncLink) -> None:
@@ -235,7 +243,11 @@ class AsyncPool:
             link.used = time.monotonic()
             self._idle.append(link)
         else:
-            finish(link.connection)
+            self._drop(link)
+
+    def _drop(self, link: AsyncLink) -> None:
+        self._made -= 1
+        finish(link.connection)
 
     async def _connect(self) -> AsyncLink:
         settings = self._settings
@@ -251,13 +263,14 @@ class AsyncPool:
         except BaseException:
             finish(connection)
             raise
+        self._made += 1
         return AsyncLink(connection)
 
     def close(self) -> None:
         """As `Pool.close`; from any thread, and also when the loop is over."""
         self._closed = True
         while self._idle:
-            finish(self._idle.pop().connection)
+            self._drop(self._idle.pop())
 
 
 def finish(connection: AsyncConnection[Any]) -> None:
