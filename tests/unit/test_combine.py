@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import signal
 import threading
 from collections import deque
@@ -10,7 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from milepost import combine
-from milepost.combine import Alone, Batch, Combiner, Job
+from milepost.combine import Alone, AsyncCombiner, Batch, Combiner, Job
+from milepost.errors import Unavailable
 from waiting import until
 
 
@@ -213,3 +216,36 @@ def test_a_leader_that_is_interrupted_among_those_it_leads(line: Line) -> None:
     assert {*kinds} <= {KeyboardInterrupt, Alone}
     assert not line.waiting()
     assert not combiner._lanes._taken
+
+
+class Busy:
+    """What carries nothing out for several: there is no connection."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.open = asyncio.Event()
+
+    async def send(self, requests: Sequence[int]) -> list[str]:
+        self.sent += 1
+        await self.open.wait()
+        if requests[0] < 2:
+            return ["answer"]
+        raise Unavailable("busy", backend="test", op="connect")
+
+
+@pytest.mark.parametrize("count", [1, 5])
+async def test_tasks_whose_batch_fails_have_an_error_each(count: int) -> None:
+    """And it is asked for once, not once more by each alone."""
+    busy, unheard = Busy(), list[object]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
+    combiner = AsyncCombiner[int, str](busy.send)
+    tasks = [asyncio.create_task(combiner.run(number)) for number in range(2 + count)]
+    await asyncio.sleep(0)
+    busy.open.set()
+    outcomes = (await asyncio.gather(*tasks, return_exceptions=True))[2:]
+    assert all(isinstance(outcome, Unavailable) for outcome in outcomes)
+    assert len({*map(id, outcomes)}) == count
+    assert busy.sent == 3
+    del tasks
+    gc.collect()
+    assert not unheard

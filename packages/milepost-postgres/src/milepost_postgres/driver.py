@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import psycopg
-from milepost.combine import Alone, AsyncCombiner, Combiner, apart
-from milepost.errors import MilepostError
+from milepost.combine import Alone, AsyncCombiner, Combiner
 
 from milepost_postgres.pool import AsyncSource, Source
 from milepost_postgres.request import Request, Step
@@ -55,17 +54,17 @@ class Engine:
         self._schema = schema
         self._first = first
         """What comes first in every transaction."""
-        self._combiner = Combiner[Request, Answers | MilepostError](self._send)
+        self._combiner = Combiner[Request, Answers](self._send)
 
     def call(self, request: Request) -> Answers:
         if request.group is not None and self._source.shares:
             try:
-                return _own(self._combiner.run(request))
+                return self._combiner.run(request)
             except Alone:
                 pass  # what was wrong with the batch shows when the request goes alone
         return self._alone(request)
 
-    def _send(self, requests: Sequence[Request]) -> Sequence[Answers | MilepostError]:
+    def _send(self, requests: Sequence[Request]) -> list[Answers]:
         if len(requests) == 1:
             return [self._alone(requests[0])]
         batch = _Batch(requests, self._schema)
@@ -73,8 +72,6 @@ class Engine:
             return batch.deal(self._run(batch.steps))
         except psycopg.Error as exc:
             raise Alone from exc
-        except MilepostError as exc:  # there is no connection: each of them would wait for one as long again
-            return apart(exc, len(requests))
 
     def _alone(self, request: Request) -> Answers:
         attempt = 0
@@ -103,17 +100,17 @@ class AsyncEngine:
         self._source = source
         self._schema = schema
         self._first = first
-        self._combiner = AsyncCombiner[Request, Answers | MilepostError](self._send)
+        self._combiner = AsyncCombiner[Request, Answers](self._send)
 
     async def call(self, request: Request) -> Answers:
         if request.group is not None and self._source.shares:
             try:
-                return _own(await self._combiner.run(request))
+                return await self._combiner.run(request)
             except Alone:
                 pass  # as in `Engine`
         return await self._alone(request)
 
-    async def _send(self, requests: Sequence[Request]) -> Sequence[Answers | MilepostError]:
+    async def _send(self, requests: Sequence[Request]) -> list[Answers]:
         if len(requests) == 1:
             return [await self._alone(requests[0])]
         batch = _Batch(requests, self._schema)
@@ -121,8 +118,6 @@ class AsyncEngine:
             return batch.deal(await self._run(batch.steps))
         except psycopg.Error as exc:
             raise Alone from exc
-        except MilepostError as exc:  # there is no connection: each of them would wait for one as long again
-            return apart(exc, len(requests))
 
     async def _alone(self, request: Request) -> Answers:
         attempt = 0
@@ -142,12 +137,6 @@ class AsyncEngine:
 
     def close(self) -> None:
         self._source.close()
-
-
-def _own(outcome: Answers | MilepostError) -> Answers:
-    if isinstance(outcome, MilepostError):
-        raise outcome
-    return outcome
 
 
 def _final(exc: psycopg.Error, attempt: int, *, shares: bool) -> bool:

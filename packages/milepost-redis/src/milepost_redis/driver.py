@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from milepost.combine import Alone, Combiner, apart
+from milepost.combine import Alone, Combiner
 from milepost.errors import MilepostError
 from redis.exceptions import NoScriptError
 
@@ -97,17 +97,14 @@ class Engine:
     def __init__(self, source: Source, durability: Durability) -> None:
         self._source = source
         self._durability = durability
-        self._combiner = Combiner[Request, list[Any] | MilepostError](self._send)
+        self._combiner = Combiner[Request, list[Any]](self._send)
 
     def call(self, request: Request) -> list[Any]:
         if request.together and self._source.shares:
             try:
-                outcome = self._combiner.run(request)
+                return self._combiner.run(request)
             except Alone:
-                return self._alone(request)
-            if isinstance(outcome, MilepostError):
-                raise outcome
-            return outcome
+                pass  # what was wrong shows when the request goes alone
         return self._alone(request)
 
     def _send(self, requests: Sequence[Request]) -> Sequence[list[Any] | MilepostError | None]:
@@ -122,8 +119,6 @@ class Engine:
             replies = iter(self._source.talk(commands, last))
         except FAILURES as exc:
             return [talk.outcome_of(exc) for talk in talks]
-        except MilepostError as exc:
-            return apart(exc, len(talks))
         dealt = [[next(replies) for _ in own] for own, _ in asked]
         waited = list(replies)
         return [

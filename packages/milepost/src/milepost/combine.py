@@ -75,7 +75,7 @@ class Job(Generic[R, A]):
 
     def __init__(self, request: R) -> None:
         self.request = request
-        self.answer: A | None = None
+        self.answer: A | MilepostError | None = None
         self.batch: Batch | None = None
         """What it was taken along in."""
         self.lane: object | None = None
@@ -90,34 +90,40 @@ class Job(Generic[R, A]):
 
 @dataclass(eq=False, slots=True)
 class Entry(Generic[R, A]):
-    """A write on its way, and what the task that waits for it awaits: its answer, or None when it is to go alone."""
+    """A write on its way, and what the task that waits for it awaits: its answer or error, or None when it is to go alone."""
 
     request: R
-    done: asyncio.Future[A | None]
+    done: asyncio.Future[A | MilepostError | None]
 
 
-def apart(error: MilepostError, count: int) -> list[MilepostError]:
+def _apart(error: MilepostError, count: int) -> list[MilepostError]:
     """An error that `count` writes share, for each of them: what is raised in one thread must not be in another."""
-    return [type(error)(error.message, **error.facts) for _ in range(count)]
+    others = [type(error)(error.message, **error.facts) for _ in range(count - 1)]
+    for other in others:
+        other.__cause__ = error.__cause__
+    return [error, *others]
 
 
-def _told(answer: A | None) -> A:
+def _told(answer: A | MilepostError | None) -> A:
     if answer is None:
         raise Alone
+    if isinstance(answer, MilepostError):
+        raise answer
     return answer
 
 
 class Combiner(Generic[R, A]):
     """The writes of the threads of one process."""
 
-    def __init__(self, send: Callable[[Sequence[R]], Sequence[A | None]]) -> None:
+    def __init__(self, send: Callable[[Sequence[R]], Sequence[A | MilepostError | None]]) -> None:
         self._send = send
         self._gate = threading.Lock()
         self._waiting: deque[Job[R, A]] = deque()
         self._lanes = Lanes()
 
     def run(self, request: R) -> A:
-        """Have `request` carried out with others; the answers of its steps. Raises `Alone` when that did not work."""
+        """Have `request` carried out with others; its answer. Raises `Alone` when that did not work, and
+        what was wrong with the write, or with all that it went with."""
         job: Job[R, A] | None = None
         with self._gate:
             lane = self._lanes.begin()
@@ -176,6 +182,9 @@ class Combiner(Generic[R, A]):
                 each.answer = answer
         except Alone:
             pass  # each of them finds that it has no answer
+        except MilepostError as exc:
+            for each, error in zip(jobs, _apart(exc, len(jobs)), strict=True):
+                each.answer = error
         except BaseException:
             with self._gate:
                 self._waiting = deque(each for each in self._waiting if each.batch is None)
@@ -203,7 +212,7 @@ class Combiner(Generic[R, A]):
 class AsyncCombiner(Generic[R, A]):
     """The writes of the tasks of one event loop."""
 
-    def __init__(self, send: Callable[[Sequence[R]], Awaitable[Sequence[A | None]]]) -> None:
+    def __init__(self, send: Callable[[Sequence[R]], Awaitable[Sequence[A | MilepostError | None]]]) -> None:
         self._send = send
         self._waiting: deque[Entry[R, A]] = deque()
         self._lanes = Lanes()
@@ -227,7 +236,7 @@ class AsyncCombiner(Generic[R, A]):
             timer.cancel()
         return _told(answer)
 
-    async def _settled(self, entry: Entry[R, A]) -> A | None:
+    async def _settled(self, entry: Entry[R, A]) -> A | MilepostError | None:
         cancelled: asyncio.CancelledError | None = None
         while not entry.done.done():
             try:
@@ -257,11 +266,13 @@ class AsyncCombiner(Generic[R, A]):
         task.add_done_callback(self._tasks.discard)
 
     async def _carry_out(self, batch: Sequence[Entry[R, A]], lane: object) -> None:
-        answers: Sequence[A | None] = [None] * len(batch)
+        answers: Sequence[A | MilepostError | None] = [None] * len(batch)
         try:
             answers = await self._send([entry.request for entry in batch])
         except Alone:
             return  # each of them finds that it has no answer
+        except MilepostError as exc:
+            answers = _apart(exc, len(batch))
         finally:
             self._pass_on(lane)
             for entry, answer in zip(batch, answers, strict=True):
