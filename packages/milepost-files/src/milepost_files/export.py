@@ -9,11 +9,14 @@ from typing import Final
 from milepost.store import Batch
 
 from milepost_files.calls import CallSpot
+from milepost_files.changes import token
 from milepost_files.index import Index, PackPlace
 from milepost_files.log import Log
 from milepost_files.reading import Cited, Found, Reader, cite, reading
 
 _PORTION_BYTES: Final = 4 << 20
+_AGAIN: Final = "5"
+"""The stage in which packs are read once more."""
 
 Reached = tuple[str, ...]
 """Stage, then what orders the things of the stage."""
@@ -33,26 +36,30 @@ _Thing = tuple[Reached, int, PackPlace | Found | tuple[str, str, list[Cited]] | 
 
 def export(log: Log, after: tuple[str, ...] | None, limit: int) -> Batch | None:
     """The cursor names the generation. After a drop the packs may be others, so an export begun before starts again:
-    to load a batch twice does no harm."""
+    to load a batch twice does no harm. It also names the state that the packs were first read in: when that is another
+    one at the end, packs may have come, or have become one that lies before the cursor, so they are read once more."""
 
     def plan(index: Index) -> _Portion | None:
         if index.empty:
             return None
-        reached = after[1:] if after is not None and after[0] == str(index.generation) else ()
-        return _portion(index, reached, max(limit, 1))
+        generation, state, *reached = after or ("", "")
+        if generation != str(index.generation):
+            state, reached = token(index), []
+        return _portion(index, state, tuple(reached), max(limit, 1))
 
     return reading(log, plan, _read)
 
 
-def _portion(index: Index, reached: Reached, limit: int) -> _Portion:
+def _portion(index: Index, state: str, reached: Reached, limit: int) -> _Portion:
     portion = _Portion()
     size = count = 0
     last: Reached = ()
-    for place, length, thing in _things(index):
+    again = reached[:1] == (_AGAIN,)
+    for place, length, thing in _packs(index, _AGAIN) if again else _things(index):
         if place <= reached:
             continue
         if count >= limit or size >= _PORTION_BYTES:
-            portion.cursor = (str(index.generation), *last)
+            portion.cursor = (str(index.generation), state, *last)
             break
         if isinstance(thing, Found):
             portion.rows.append(thing)
@@ -63,12 +70,19 @@ def _portion(index: Index, reached: Reached, limit: int) -> _Portion:
         else:
             portion.writes.append(thing)
         size, count, last = size + length, count + 1, place
+    else:
+        if state != (now := token(index)):
+            portion.cursor = (str(index.generation), now, _AGAIN)
     return portion
 
 
-def _things(index: Index) -> Iterator[_Thing]:
+def _packs(index: Index, stage: str) -> Iterator[_Thing]:
     for place in index.every_pack():
-        yield ("1", *(f"{number:020d}" for number in place[2:])), place[1], place
+        yield (stage, *(f"{number:020d}" for number in place[2:])), place[1], place
+
+
+def _things(index: Index) -> Iterator[_Thing]:
+    yield from _packs(index, "1")
     rows = [(row.key, ns, row.id) for ns, namespace in index.namespaces.items() for row in namespace.rows.values()]
     for key, ns, id in sorted(rows):
         row = index.namespaces[ns].rows[id]
