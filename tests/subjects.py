@@ -97,7 +97,7 @@ class Postgres(Subject):
     Making tables takes longer than most tests, so a schema is used again, emptied, when its subject is gone.
     """
 
-    capabilities: ClassVar[frozenset[str]] = frozenset({"durable", "shared", "ledger", "transactions"})
+    capabilities: ClassVar[frozenset[str]] = frozenset({"durable", "shared", "merging", "ledger", "transactions"})
     _schemas: ClassVar[servers.Names] = servers.Names("suite")
 
     @staticmethod
@@ -133,7 +133,7 @@ class Postgres(Subject):
 class Redis(Subject):
     """The Redis store: each with a prefix of its own, on the server that all tests of a process share."""
 
-    capabilities: ClassVar[frozenset[str]] = frozenset({"durable", "shared", "ledger"})
+    capabilities: ClassVar[frozenset[str]] = frozenset({"durable", "shared", "merging", "ledger"})
     _numbers: ClassVar[itertools.count[int]] = itertools.count()
 
     @staticmethod

@@ -32,6 +32,8 @@ FAULTS: dict[Any, str] = {
     stores.HandsOverToAnybody: "test_a_hand_over_names_the_lease_that_it_ends",
     stores.WaitingThreadsForgotten: "test_everything_goes",
     stores.NeverStale: "test_a_put_after_another_savers_prune",
+    stores.MergesWhatIsRefused: "test_a_put_that_is_refused_merges_nothing",
+    stores.MergesTooMuch: "test_what_reaches_beyond_it_stays",
     stores.PruneDropsAheadWrites: "test_writes_ahead_of_their_checkpoint_stay",
     stores.ParentsDangle: "test_they_go_and_the_rest_stays",
     stores.DropsBehindAWriter: "test_the_latest_of_each_namespace_stays",

@@ -450,3 +450,22 @@ def test_damage_is_told_once_and_in_few_words(tmp_path: Path) -> None:
     for again in (run(store.get("t", "", None)), run(store.page(Query(thread="t", ns="x"), None, 9))):
         assert again is not None
         assert again.damage == ()
+
+
+def test_a_damaged_pack_takes_the_place_of_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    backend, store = opened(path, durability="os")
+    packs = [Pack(7, number, 1, b"item %d" % number) for number in (1, 2, 3)]
+    merged = Pack(7, 1, 3, b"all the three")
+    row = CheckpointRow("", "1", None, b"header", (Span(7, 1, 3),))
+    generation = run(store.put("t", row, packs, None)).generation
+    run(store.put("t", row, (), generation, merged=merged))
+    assert run(store.fetch("t", [Span(7, 2, 1)])) == [merged]
+    backend.close()
+    log = log_of(path)
+    log.write_bytes(log.read_bytes().replace(merged.data, b"all the thref"))
+    for snapshot in path.rglob("*.idx"):
+        snapshot.unlink()
+    backend, store = opened(path, durability="os")
+    assert sorted(run(store.fetch("t", [Span(7, 1, 3)]))) == packs
+    backend.close()

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from milepost.fences import Lease
 from milepost.memory import CallPort, MemoryBackend, MemoryStore
-from milepost.store import Backend, Batch, Drop, Loaded, Pack, Port, Put, Query, WriteRow, Wrote
+from milepost.store import Backend, Batch, Drop, Loaded, Pack, Port, Put, Query, Span, WriteRow, Wrote
 from milepost.store import CheckpointRow as Row
 from milepost.testing import Memory
 
@@ -138,9 +138,10 @@ class LatestByLastPut(MemoryStore):
         *,
         fence: int | None = None,
         heads: Sequence[str] | None = None,
+        merged: Pack | None = None,
     ) -> Put:
         vars(self).setdefault("last", {})[thread, row.ns] = row.id
-        return await super().put(thread, row, packs, generation, fence=fence, heads=heads)
+        return await super().put(thread, row, packs, generation, fence=fence, heads=heads, merged=merged)
 
     async def get(self, thread: str, ns: str, id: str | None) -> Loaded | None:
         last = vars(self).get("last", {})
@@ -157,8 +158,9 @@ class LatestByIdAlone(MemoryStore):
         *,
         fence: int | None = None,
         heads: Sequence[str] | None = None,
+        merged: Pack | None = None,
     ) -> Put:
-        answer = await super().put(thread, row, packs, generation, fence=fence, heads=heads)
+        answer = await super().put(thread, row, packs, generation, fence=fence, heads=heads, merged=merged)
         place = self._data.threads[thread]
         stored = place.rows[row.ns, row.id]
         place.leave((row.ns, row.id))
@@ -178,9 +180,10 @@ class PutAgainRewinds(MemoryStore):
         *,
         fence: int | None = None,
         heads: Sequence[str] | None = None,
+        merged: Pack | None = None,
     ) -> Put:
         known = thread in self._data.threads and (row.ns, row.id) in self._data.threads[thread].rows
-        answer = await super().put(thread, row, packs, generation, fence=fence, heads=heads)
+        answer = await super().put(thread, row, packs, generation, fence=fence, heads=heads, merged=merged)
         if known and not answer.stale:
             place = self._data.threads[thread]
             top = place.order[row.ns][-1][0]
@@ -220,9 +223,10 @@ class AnyHeadWillDo(MemoryStore):
         *,
         fence: int | None = None,
         heads: Sequence[str] | None = None,
+        merged: Pack | None = None,
     ) -> Put:
         del heads
-        return await super().put(thread, row, packs, generation, fence=fence)
+        return await super().put(thread, row, packs, generation, fence=fence, merged=merged)
 
 
 class LeasesDieWithTheirThread(MemoryStore):
@@ -261,8 +265,50 @@ class NeverStale(MemoryStore):
         *,
         fence: int | None = None,
         heads: Sequence[str] | None = None,
+        merged: Pack | None = None,
     ) -> Put:
-        return await super().put(thread, row, packs, None, fence=fence, heads=heads)
+        return await super().put(thread, row, packs, None, fence=fence, heads=heads, merged=merged)
+
+
+class MergesWhatIsRefused(MemoryStore):
+    async def put(
+        self,
+        thread: str,
+        row: Row,
+        packs: Sequence[Pack],
+        generation: int | None,
+        *,
+        fence: int | None = None,
+        heads: Sequence[str] | None = None,
+        merged: Pack | None = None,
+    ) -> Put:
+        place = self._data.threads.get(thread)
+        if place is not None and merged is not None:
+            place.packs.absorb(merged)
+        return await super().put(thread, row, packs, generation, fence=fence, heads=heads)
+
+
+class MergesTooMuch(MemoryStore):
+    """Every pack that begins in a merged one goes, also one that reaches beyond it."""
+
+    async def put(
+        self,
+        thread: str,
+        row: Row,
+        packs: Sequence[Pack],
+        generation: int | None,
+        *,
+        fence: int | None = None,
+        heads: Sequence[str] | None = None,
+        merged: Pack | None = None,
+    ) -> Put:
+        answer = await super().put(thread, row, packs, generation, fence=fence, heads=heads)
+        if merged is not None and not answer.stale:
+            place = self._data.threads[thread]
+            end = merged.first + merged.count
+            gone = [Span(*one[:3]) for one in place.packs if merged.first <= one.first < end]
+            place.packs.replace([one for one in gone if one.writer == merged.writer], [merged])
+        return answer
 
 
 class PruneDropsAheadWrites(MemoryStore):
@@ -369,9 +415,14 @@ class StoredInTwoSteps(MemoryStore):
         *,
         fence: int | None = None,
         heads: Sequence[str] | None = None,
+        merged: Pack | None = None,
     ) -> Put:
         answer = await super().put(thread, row, (), generation, fence=fence)
-        return answer if answer.stale else await super().put(thread, row, packs, generation, fence=fence, heads=heads)
+        return (
+            answer
+            if answer.stale
+            else await super().put(thread, row, packs, generation, fence=fence, heads=heads, merged=merged)
+        )
 
 
 class WaitingThreadsForgotten(MemoryStore):

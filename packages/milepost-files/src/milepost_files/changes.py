@@ -41,6 +41,7 @@ class PutCheckpoint(Change):
         generation: int | None,
         fence: int | None,
         heads: Sequence[str] | None,
+        merged: Pack | None,
     ) -> None:
         self._thread = thread
         self._row = row
@@ -48,6 +49,7 @@ class PutCheckpoint(Change):
         self._generation = generation
         self._fence = fence
         self._heads = heads
+        self._merged = merged
         self._blob = frames.seal_checkpoint(row.spans, row.facets, row.header)
 
     def decide(self, index: Index, read: Read, now: float) -> FrameDraft | None:
@@ -72,6 +74,8 @@ class PutCheckpoint(Change):
         _add_packs(index, self._packs, records, blobs)
         records.append(_checkpoint_record(row, key, at, self._blob))
         blobs.append(self._blob)
+        if self._merged is not None:
+            _absorb(index, self._merged, records, blobs)
         self.answer = Put(stale=False, generation=index.generation)
         return records, blobs
 
@@ -291,6 +295,19 @@ def _add_packs(index: Index, packs: Iterable[Pack], records: list[Record], blobs
         if not index.covers(Span(pack.writer, pack.first, pack.count)):
             records.append(frames.pack_record(pack))
             blobs.append(pack.data)
+
+
+def _absorb(index: Index, merged: Pack, records: list[Record], blobs: list[bytes]) -> None:
+    """Put a pack in the place of those that lie in it, by records that every release reads."""
+    span = Span(*merged[:3])
+    found = [Span(*place[2:]) for place in index.places([span])]
+    if span not in found:
+        records.append(frames.pack_record(merged))
+        blobs.append(merged.data)
+    end = span.first + span.count
+    inside = [one for one in found if one != span and span.first <= one.first and one.first + one.count <= end]
+    if inside:
+        records.append([frames.DROP, index.generation, [], [], [list(one) for one in inside]])
 
 
 def _add_calls(rows: Iterable[CallRow], records: list[Record], blobs: list[bytes]) -> None:

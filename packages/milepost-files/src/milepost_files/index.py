@@ -299,7 +299,9 @@ class Index:
             elif kind == frames.WRITES:
                 body = self._writes(record, body, keep=not damaged)
             elif kind == frames.DROP:
-                self._drop(record)
+                # What takes the place of others is lost: they are still there.
+                if not damaged or record[1] != self.generation:
+                    self._drop(record)
             elif kind == frames.CALL:
                 body = self.calls.apply(record, body)
             elif kind == frames.FORGET:

@@ -87,8 +87,9 @@ class FilesStore:
         *,
         fence: int | None = None,
         heads: Sequence[str] | None = None,
+        merged: Pack | None = None,
     ) -> Put:
-        change = PutCheckpoint(thread, row, packs, generation, fence, heads)
+        change = PutCheckpoint(thread, row, packs, generation, fence, heads, merged)
         await self._commit(thread, change, "put a checkpoint")
         return change.answer
 

@@ -47,7 +47,7 @@ class PostgresBackend:
     owns by `PostgresSaver.from_pool`."""
 
     name = "postgres"
-    capabilities: frozenset[str] = frozenset({"durable", "shared", "ledger", "transactions"})
+    capabilities: frozenset[str] = frozenset({"durable", "shared", "merging", "ledger", "transactions"})
 
     def __init__(
         self,

@@ -87,6 +87,7 @@ class PostgresStore:
         *,
         fence: int | None = None,
         heads: Sequence[str] | None = None,
+        merged: Pack | None = None,
     ) -> Put:
         named = [id for id in (row.parent, *row.ancestors) if id]
         parameters: Parameters = {
@@ -101,15 +102,16 @@ class PostgresStore:
             "header": row.header,
             **wire.packs(packs),
         }
+        after = () if merged is None else (self._queries["absorb"].step({**parameters, **wire.merged(merged)}),)
         moved: str | None = None
         if heads is None:
-            there = "put_there" if packs else "put_there_alone"
-            done, current, dead, later = await self._write("put a checkpoint", thread, (there, "put"), parameters)
+            names = ("put_there" if packs else "put_there_alone", "put")
+            done, current, dead, later = await self._write("put a checkpoint", thread, names, parameters, after=after)
         else:
             names = ("make" if generation is None else "hold", "put_at_head")
             guarded = {**parameters, "heads": wire.texts(heads)}
             steps = tuple(self._queries[name].step(guarded) for name in names)
-            answers = await self._answers(Request("put a checkpoint", steps, group=thread))
+            answers = await self._answers(Request("put a checkpoint", (*steps, *after), group=thread))
             done, current, dead, later, moved = answers[1][0]
         leases.refuse_late(thread, fence, later)
         _refuse(thread, dead, f"checkpoint {row.id!r}")
@@ -418,15 +420,23 @@ class PostgresStore:
         }
 
     async def _write(
-        self, op: str, thread: str, names: tuple[str, str], parameters: Parameters, *wanted: int
+        self,
+        op: str,
+        thread: str,
+        names: tuple[str, str],
+        parameters: Parameters,
+        *wanted: int,
+        after: tuple[Step, ...] = (),
     ) -> tuple[Any, ...]:
-        """The row that the first statement answers, or, if it could not do all that was wanted, that of the second."""
+        """The row that the first statement answers, or, if it could not do all that was wanted, that of the second. What
+        comes after it goes along with either."""
         first, second = names
-        rows = (await self._answers(Request(op, (self._queries[first].step(parameters),), group=thread)))[-1]
+        step = self._queries[first].step(parameters)
+        rows = (await self._answers(Request(op, (step, *after), group=thread)))[0]
         if not rows or not rows[0][0] or rows[0][4:] != wanted:
-            whole = (*self._first(make=parameters["generation"] is None), second)
-            steps = tuple(self._queries[name].step(parameters) for name in whole)
-            rows = (await self._answers(Request(op, steps, group=thread)))[-1]
+            before = self._first(make=parameters["generation"] is None)
+            steps = tuple(self._queries[name].step(parameters) for name in (*before, second))
+            rows = (await self._answers(Request(op, (*steps, *after), group=thread)))[len(before)]
         return rows[0]
 
     def _first(self, *, make: bool) -> tuple[str, ...]:

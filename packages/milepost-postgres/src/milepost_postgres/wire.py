@@ -138,6 +138,16 @@ def packs(given: Sequence[Pack]) -> dict[str, bytes | None]:
     }
 
 
+def merged(pack: Pack) -> dict[str, bytes | None]:
+    """The parameters that stand for a pack which takes the place of others."""
+    return {
+        "writer": int8(pack.writer),
+        "first": int8(pack.first),
+        "past": int8(pack.first + pack.count),
+        "merged": pack.data,
+    }
+
+
 def facets(given: Mapping[str, Any]) -> dict[str, str | float]:
     """What of facets jsonb can hold, with truth as a number: to Python, ``True``, ``1`` and ``1.0`` are equal."""
     return {

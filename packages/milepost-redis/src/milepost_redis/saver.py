@@ -31,7 +31,7 @@ class RedisBackend:
     application owns by `RedisSaver.from_client`."""
 
     name = "redis"
-    capabilities = frozenset({"durable", "shared", "ledger"})
+    capabilities = frozenset({"durable", "shared", "merging", "ledger"})
 
     def __init__(self, servers: Servers, layout: Layout, durability: Durability) -> None:
         self.layout = layout

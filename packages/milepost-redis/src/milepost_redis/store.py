@@ -100,6 +100,7 @@ class RedisStore:
         *,
         fence: int | None = None,
         heads: Sequence[str] | None = None,
+        merged: Pack | None = None,
     ) -> Put:
         named = [id.encode() for id in (row.parent, *row.ancestors) if id]
         reply = await self._write(
@@ -116,6 +117,7 @@ class RedisStore:
             wire.rest(row),
             wire.fence(fence),
             wire.heads(heads),
+            *wire.merged(merged),
             b"%d" % len(named),
             *named,
             *flat(packs),

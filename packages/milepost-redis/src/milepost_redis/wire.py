@@ -261,6 +261,13 @@ def heads(ids: Sequence[str] | None) -> bytes:
     return b"" if ids is None else f"\0{NUL.decode().join(ids)}\0".encode()
 
 
+def merged(pack: Pack | None) -> tuple[bytes, bytes, bytes]:
+    """A pack that takes the place of others as the script knows it, or nothing three times."""
+    if pack is None:
+        return b"", b"", b""
+    return member(pack), pack.data, _GENERATION.pack(pack.first + pack.count)
+
+
 def fence(number: int | None) -> bytes:
     """A fence as the scripts know it, or nothing."""
     return b"" if number is None else b"%d" % number

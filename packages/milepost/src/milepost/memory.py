@@ -88,6 +88,7 @@ class MemoryStore(MemoryCalls):
         *,
         fence: int | None = None,
         heads: Sequence[str] | None = None,
+        merged: Pack | None = None,
     ) -> Put:
         data = self._data
 
@@ -112,6 +113,8 @@ class MemoryStore(MemoryCalls):
             place.updated = now
             for pack in packs:
                 place.packs.add(pack)
+            if merged is not None:
+                place.packs.absorb(merged)
             place.enter(new)
             return Put(False, place.generation)
 

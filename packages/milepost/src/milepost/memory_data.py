@@ -66,6 +66,13 @@ class Packs:
                 del self._packs[span.writer, span.first]
                 _discard(self._writers[span.writer], span.first)
 
+    def absorb(self, pack: Pack) -> None:
+        """Add a pack in the place of those that lie in it."""
+        writer, first, count, _ = pack
+        end = first + count
+        inside = [Span(*held[:3]) for held in self.overlapping([Span(writer, first, count)])]
+        self.replace([span for span in inside if span.first >= first and span.first + span.count <= end], [pack])
+
     def _enter(self, pack: Pack) -> None:
         _insort(self._writers.setdefault(pack.writer, []), pack.first)
         self._longest = max(self._longest, pack.count)

@@ -22,7 +22,7 @@ from langgraph.checkpoint.base import (
 from milepost import maintenance
 from milepost.codec import Codec, Header, Memory
 from milepost.codec.codec import of_checkpoint
-from milepost.codec.drafts import Draft, DraftWrite
+from milepost.codec.drafts import Draft, DraftWrite, Placed
 from milepost.codec.shelf import Shelf
 from milepost.collector import unhurried
 from milepost.equality import matches
@@ -55,6 +55,7 @@ from milepost.shared import Shared
 from milepost.sides import Side
 from milepost.store import (
     Loaded,
+    Put,
     Query,
     Snapshot,
     Stats,
@@ -422,9 +423,8 @@ class Operations:
             heads = None if shared.heads is None else shared.heads.wanted(place, source, run)
             if told := overlooked(draft):
                 self._drifted(place.thread, told)
-            placed = codec.place(draft)
-            generation = self._generation(place.thread, place.ns, placed.generation)
-            answer = await store.put(place.thread, placed.row, placed.packs, generation, fence=fence, heads=heads)
+            placed = codec.place(draft, merging=True)
+            answer = await self._store(store, place, placed, fence, heads)
             for attempt in range(TRIES):
                 if not answer.stale:
                     break
@@ -439,8 +439,7 @@ class Operations:
                     packs = await store.fetch(place.thread, spans) if spans and answer.generation >= 0 else ()
                     codec.restart(draft, answer.generation, packs)
                 placed = codec.place(draft, everything=attempt + 1 == TRIES)
-                generation = self._generation(place.thread, place.ns, placed.generation)
-                answer = await store.put(place.thread, placed.row, placed.packs, generation, fence=fence, heads=heads)
+                answer = await self._store(store, place, placed, fence, heads)
             if answer.stale:
                 raise restless(place.thread)
             if draft.ns == place.ns != "":
@@ -458,6 +457,14 @@ class Operations:
                 event.bytes = len(placed.row.header) + sum(len(pack.data) for pack in placed.packs)
                 event.items_new, event.items_reused = len(placed.fresh), placed.reused
         return place.config(placed.row.id)
+
+    async def _store(
+        self, store: Store, place: Place, placed: Placed, fence: int | None, heads: Sequence[str] | None
+    ) -> Put:
+        generation = self._generation(place.thread, place.ns, placed.generation)
+        return await store.put(
+            place.thread, placed.row, placed.packs, generation, fence=fence, heads=heads, merged=placed.merged
+        )
 
     async def put_writes(self, side: Side, place: Place, drafts: Sequence[DraftWrite], run: Run | None = None) -> None:
         """See `milepost.saver.Saver.put_writes`."""

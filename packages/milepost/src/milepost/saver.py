@@ -122,7 +122,7 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
         self._shared = Shared(
             backend if tenant is None else TenantBackend(backend, tenant),
             None if keys is None else Vault(keys, tenant=tenant),
-            Memory(memory),
+            Memory(memory, merging="merging" in backend.capabilities),
             setup=setup,
             schemas=schemas,
             guards=guard == "head",

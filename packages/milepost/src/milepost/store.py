@@ -312,12 +312,16 @@ class Store(Strays, Protocol):
         *,
         fence: int | None = None,
         heads: Sequence[str] | None = None,
+        merged: Pack | None = None,
     ) -> Put:
         """Store a checkpoint and the items it newly needs, or replace a checkpoint of the same (ns, id).
 
         `generation` names the generation that the addresses in ``row.spans`` outside `packs` come from, or is None
         when there are none. If the thread is at another generation, answers ``stale`` and writes nothing.
         A replaced checkpoint keeps its sort key and its time. Packs that are stored already are left alone.
+
+        `merged`, which is given with a generation only, holds what the packs hold that lie in it, under the same
+        addresses, and takes their place. The generation stays. Nothing is merged where nothing is stored.
 
         Raises `LeaseLost` when the thread's lease has a fence greater than `fence`, `ThreadDeleted` by the tombstone
         rule (`Tombstone.refuses`) for ``row.id``, ``row.parent`` and ``row.ancestors``, and `Conflict` when `heads` are given, the
@@ -576,7 +580,8 @@ class Backend(Protocol):
     """Scheme-like name for events and errors: "memory", "files", "postgres"."""
     capabilities: frozenset[str]
     """What tests and tools may expect: "durable" (survives the process), "shared" (other processes see it),
-    "damage" (parts can be lost under it), "ledger" (its stores are also `milepost.callstore.CallStore`),
+    "damage" (parts can be lost under it), "merging" (many packs are so much dearer to read than one that small ones are
+    merged while a thread is written to), "ledger" (its stores are also `milepost.callstore.CallStore`),
     "transactions" (it is also `milepost.callstore.Joins`), "tenants" (it is also `milepost.tenants.Fenced`)."""
 
     def blocking(self) -> Store:

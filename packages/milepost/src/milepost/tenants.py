@@ -153,9 +153,10 @@ class TenantStore:
         *,
         fence: int | None = None,
         heads: Sequence[str] | None = None,
+        merged: Pack | None = None,
     ) -> Put:
         name = self._prefix + thread
-        return await self._asked(self._store.put(name, row, packs, generation, fence=fence, heads=heads))
+        return await self._asked(self._store.put(name, row, packs, generation, fence=fence, heads=heads, merged=merged))
 
     async def put_writes(
         self,

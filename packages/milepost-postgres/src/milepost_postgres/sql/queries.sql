@@ -168,6 +168,23 @@ SELECT EXISTS (SELECT FROM admitted), generation, NULL::text, NULL::int8 FROM lo
 WITH {locked_to_put}, {there_to_put}, {put_row}
 SELECT EXISTS (SELECT FROM admitted), generation, NULL::text, NULL::int8 FROM locked
 
+-- name: absorb
+-- After a put, which holds the thread, and if it stored its checkpoint: put a pack in the place of those that lie in it. It
+-- grows out of the first of them.
+WITH t AS MATERIALIZED (
+    SELECT t.key FROM {thread} t JOIN {checkpoint} c ON c.thread = t.key
+    WHERE t.hash = %(thread)s::bytea AND c.place = %(place)s::bytea AND c.stamp = %(stamp)s::int8
+), grown AS (
+    UPDATE {pack} p SET count = %(past)s::int8 - p.first, data = %(merged)s::bytea
+    FROM t
+    WHERE p.thread = t.key AND p.writer = %(writer)s::int8 AND p.first = %(first)s::int8
+        AND p.first + p.count < %(past)s::int8
+    RETURNING p.thread
+)
+DELETE FROM {pack} p USING grown
+WHERE p.thread = grown.thread AND p.writer = %(writer)s::int8 AND p.first > %(first)s::int8
+    AND p.first + p.count <= %(past)s::int8
+
 -- part: sort_key
 -- `milepost.store.sort_key` of %(id)s under a parent with above.key; NULL where it is the id.
 CASE

@@ -75,3 +75,23 @@ local function keep_pack(head, member, data)
   head.packs = head.packs + 1
   head.bytes = head.bytes + #data
 end
+
+-- Stores a pack in the place of those that lie in it; `past` is the number of the item behind it.
+local function absorb(head, member, data, past)
+  local field = string.sub(member, 1, 17)
+  local stem = string.sub(member, 1, 9)
+  local members, names = {}, {}
+  for _, held in ipairs(call('ZRANGEBYLEX', ORDER, '[' .. field, '(' .. stem .. past)) do
+    if not reaches(held, past) then
+      members[#members + 1] = held
+      names[#names + 1] = string.sub(held, 1, 17)
+      head.bytes = head.bytes - call('HSTRLEN', DATA, names[#names])
+    end
+  end
+  if members[1] then
+    call('HDEL', DATA, unpack(names))
+    call('ZREM', ORDER, unpack(members))
+    head.packs = head.packs - #members
+  end
+  keep_pack(head, member, data)
+end

@@ -1,7 +1,8 @@
 -- Store a checkpoint and the packs it newly needs; or say that its generation is over, or its past deleted.
--- uses: _thread _lease _rows _dead
+-- uses: _thread _lease _reading _rows _dead
 -- ARGV: ttl, generation or '', fresh generation, thread, ns, id, parent, rest of the row, fence or '', ids one of which must be the
---       latest, each in NUL, or '', number of ids that it descends from, these, then member and data of each pack
+--       latest, each in NUL, or '', member and data of a pack that takes the place of those that lie in it and the number of the
+--       item behind it, or '' three times, number of ids that it descends from, these, then member and data of each pack
 
 local ttl, generation, fresh, thread, ns, id, parent, rest, fence, heads = unpack(ARGV, 1, 10)
 local head, trouble = open()
@@ -12,8 +13,8 @@ local found = later(fence)
 if found then
   return {'late', found}
 end
-local packs = 12 + ARGV[11]
-local dead = first_dead(ns, {unpack(ARGV, 12, packs - 1)}, id)
+local packs = 15 + ARGV[14]
+local dead = first_dead(ns, {unpack(ARGV, 15, packs - 1)}, id)
 if dead then
   return {'dead', dead}
 end
@@ -50,6 +51,9 @@ else
     end
   end
   enter(head, ns, id, clock(), sort_key(id, above), parent, rest)
+end
+if ARGV[11] ~= '' then
+  absorb(head, ARGV[11], ARGV[12], ARGV[13])
 end
 head.waits = 0
 close(head)

@@ -32,7 +32,7 @@ from milepost.codec.layout import (
     to_wire,
 )
 from milepost.codec.memo import Memory, ThreadMemo
-from milepost.codec.pack import COMPRESS_OVER, merge, regroup, repack, reseal_pack, seal_pack
+from milepost.codec.pack import COMPRESS_OVER, join, merge, regroup, repack, reseal_pack, seal_pack
 from milepost.codec.revive import Renames
 from milepost.codec.shelf import Shelf
 from milepost.codec.values import Serializer
@@ -177,8 +177,9 @@ class Codec:
             exc.add_note(f"while encoding channel {channel!r} of thread {thread!r}")
             raise
 
-    def place(self, draft: Draft, *, everything: bool = False) -> Placed:
-        """Give a draft addresses; with `everything`, as if the store had nothing of the thread yet."""
+    def place(self, draft: Draft, *, everything: bool = False, merging: bool = False) -> Placed:
+        """Give a draft addresses; with `everything`, as if the store had nothing of the thread yet. With `merging`, small
+        packs that earlier puts left behind are stored as one along with it, whenever there are enough of them."""
         memo = draft.memo
         with memo.lock:
             if everything or memo.epoch != draft.epoch:
@@ -192,17 +193,20 @@ class Codec:
             # Under the lock: the checksums in the pack must be those that the layouts were made with.
             packs = (self._pack(draft.thread, placer),) if placer.fresh else ()
             epoch = memo.epoch
+            run = memo.due() if merging and epoch is not None else ()
         spans = _spans(layouts.values())
         header = seal_header(draft.front, list(layouts.values()), draft.thread, draft.ns, draft.id, self._vault)
         return Placed(
             row=CheckpointRow(draft.ns, draft.id, draft.parent, header, spans, draft.facets, draft.ancestors),
             packs=packs,
-            generation=epoch if placer.refers_elsewhere(spans) else None,
+            generation=epoch if run or placer.refers_elsewhere(spans) else None,
             fresh=placer.fresh,
             writer=placer.writer,
             first=placer.first,
             values={channel: (draft.versions.get(channel), layout) for channel, layout in layouts.items()},
             memo=memo,
+            merged=join(draft.thread, run, self._vault) if run else None,
+            run=run,
         )
 
     def size(self, draft: Draft) -> int:
@@ -252,6 +256,10 @@ class Codec:
             memo.at(generation)
             memo.learn(placed.fresh, placed.writer, placed.first)
             memo.keep_values(placed.row.ns, placed.row.id, placed.values)
+            if placed.run:
+                memo.merged(placed.run)
+            for pack in placed.packs:
+                memo.stored(pack)
 
     def draft_writes(
         self, thread: str, writes: Sequence[tuple[str, Any]], task: str, path: str, stamp: bytes | None = None
@@ -296,9 +304,11 @@ class Codec:
         memo = placed.memo
         with memo.lock:
             memo.at(generation)
-            for kept, (items, writer, first) in zip(accepted, placed.fresh, strict=True):
+            for kept, row, (items, writer, first) in zip(accepted, placed.rows, placed.fresh, strict=True):
                 if kept and items:
                     memo.learn(items, writer, first)
+                    if row.pack is not None:
+                        memo.stored(row.pack)
 
     def renew(self, thread: str, generation: int) -> None:
         """The store said that the thread is at `generation` now."""

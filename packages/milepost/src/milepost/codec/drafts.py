@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,6 +53,10 @@ class Placed:
     first: int
     values: dict[str, tuple[object, Layout]]
     memo: ThreadMemo
+    merged: Pack | None = None
+    """What is to take the place of `run`."""
+    run: Sequence[Pack] = ()
+    """Small packs of earlier writes."""
 
     @property
     def reused(self) -> int:

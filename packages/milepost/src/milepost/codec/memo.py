@@ -18,6 +18,7 @@ from milepost.codec.envelope import Vault
 from milepost.codec.heard import Heard
 from milepost.codec.items import Item, Piece, digest_of_plain, watched, weight
 from milepost.codec.layout import Address, Layout
+from milepost.codec.loose import Loose
 from milepost.codec.pack import open_pack
 from milepost.errors import MilepostError
 from milepost.store import Pack
@@ -38,7 +39,7 @@ Values = Mapping[str, tuple[object, Layout]]
 class ThreadMemo:
     """What is remembered of one thread. Guarded by `lock`, which is never held across anything but computing."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, merging: bool = False) -> None:
         # The application's code may run under it (a dump function of a registered type), and read the thread.
         self.lock = threading.RLock()
         self.epoch: int | None = None
@@ -61,8 +62,9 @@ class ThreadMemo:
         self._raw: deque[tuple[str, Sequence[Pack], int]] = deque()
         """What was read and not looked at yet, and how many bytes each reading had."""
         self._raw_size = 0
-        self._packs: set[tuple[int, int]] = set()
-        """(writer, first) of the packs whose items are in `known`."""
+        self._packs: set[tuple[int, int, int]] = set()
+        """(writer, first, count) of the packs whose items are in `known`."""
+        self._loose = Loose() if merging else None
 
     def allocate(self, count: int) -> tuple[int, int]:
         """(writer, first) of `count` addresses that nobody else will ever get."""
@@ -126,8 +128,26 @@ class ThreadMemo:
             item.writer, item.number = writer, first + at
             item.epoch = self.epoch
             self.known[item.digest] = (writer, first + at, item.sum)
-        self._packs.add((writer, first))
+        self._packs.add((writer, first, len(items)))
         self.size += _KNOWN_COST * len(items)
+
+    def due(self) -> Sequence[Pack]:
+        """Small packs that are to be stored as one."""
+        return () if self._loose is None else self._loose.due()
+
+    def stored(self, pack: Pack) -> None:
+        """The store acknowledged a pack of this writer."""
+        if (loose := self._loose) is not None:
+            before = loose.size
+            loose.add(pack)
+            self.size += loose.size - before
+
+    def merged(self, run: Sequence[Pack]) -> None:
+        """The store acknowledged what takes the place of `run`."""
+        if (loose := self._loose) is not None:
+            before = loose.size
+            loose.done(run)
+            self.size += loose.size - before
 
     def keep_raw(self, thread: str, packs: Sequence[Pack]) -> None:
         """Packs just read: what they hold is looked at when a put first needs to know."""
@@ -148,9 +168,9 @@ class ThreadMemo:
             return
         raw, self._raw = self._raw, deque()
         for thread, pack in [(thread, pack) for thread, packs, _ in raw for pack in packs]:
-            if pack[:2] in self._packs:
+            if pack[:3] in self._packs:
                 continue
-            self._packs.add(pack[:2])
+            self._packs.add(pack[:3])
             # An item of another serializer or key, or a damaged one, is not known: then it is sent again.
             with suppress(MilepostError, ValueError, TypeError):
                 opened = open_pack(thread, pack, vault)
@@ -172,18 +192,30 @@ class ThreadMemo:
         self._raw.clear()
         self._raw_size = 0
         self._packs.clear()
+        if self._loose is not None:
+            self._loose.clear()
         self._resize()
 
     def _resize(self) -> None:
-        self.size = sum(size for _, size in self._pieces.values()) + _KNOWN_COST * len(self.known) + self._raw_size
+        pieces = sum(size for _, size in self._pieces.values())
+        loose = 0 if self._loose is None else self._loose.size
+        self.size = pieces + _KNOWN_COST * len(self.known) + self._raw_size + loose
 
 
 class Memory:
     """The threads a saver remembers: the least recently used go when they are over `limit` bytes together, or when
-    they were not used for `idle` seconds. Shared by a saver's clones."""
+    they were not used for `idle` seconds. Shared by a saver's clones. With `merging`, small packs are merged as they pile up."""
 
-    def __init__(self, limit: int = 64 << 20, idle: float = 600.0, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        limit: int = 64 << 20,
+        idle: float = 600.0,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        merging: bool = False,
+    ) -> None:
         self.limit = limit
+        self._merging = merging
         self._idle = idle
         self._clock = clock
         self.renew()
@@ -199,7 +231,7 @@ class Memory:
         """The memo of `thread`; what is over the limits is forgotten on this occasion."""
         memo = self._threads.get(thread)
         if memo is None:
-            memo = self._threads.setdefault(thread, ThreadMemo())
+            memo = self._threads.setdefault(thread, ThreadMemo(merging=self._merging))
         memo.used = self._clock()
         # Nobody waits here. Every call of every thread comes this way: once they queue up at a lock, each of them has to
         # be woken for it, and the queue never ends. What is not counted now is counted at the next use.

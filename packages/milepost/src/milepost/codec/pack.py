@@ -136,6 +136,17 @@ def merge(thread: str, packs: Sequence[Pack], live: Sequence[Span], vault: Vault
     return seal_pack(thread, packs[0].writer, first, items, sums, vault, compress_over=0, level=MERGE_LEVEL)
 
 
+def join(thread: str, packs: Sequence[Pack], vault: Vault | None) -> Pack:
+    """What `packs` hold, which lie one behind another, as one pack."""
+    items: list[bytes] = []
+    sums = array("I")
+    for pack in packs:
+        opened = open_pack(thread, pack, vault)
+        items += opened.items(0, opened.count)
+        sums += opened.checksums
+    return seal_pack(thread, packs[0].writer, packs[0].first, items, sums, vault, compress_over=0)
+
+
 def regroup(
     source: str, target: str, packs: Sequence[Pack], live: Sequence[Span], vault: Vault | None
 ) -> Iterator[Pack]:

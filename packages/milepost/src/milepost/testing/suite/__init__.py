@@ -24,6 +24,7 @@ from milepost.testing.suite.ledger import CallsInDoubt, CallsOnce
 from milepost.testing.suite.ledger_contended import CallsContended, CallsFaults
 from milepost.testing.suite.ledger_threads import CallsBarrier, CallsKeys, CallsOfThreads, CallsOrphans
 from milepost.testing.suite.leftovers import Erasures, Leftovers, Sweeps
+from milepost.testing.suite.merging import PutsThatMerge, RunsThatMerge
 from milepost.testing.suite.migration import Migration
 from milepost.testing.suite.moving import Moves
 from milepost.testing.suite.objects import Objects
@@ -92,12 +93,14 @@ __all__ = [
     "Pins",
     "Policies",
     "Prune",
+    "PutsThatMerge",
     "Refused",
     "Releases",
     "Repairs",
     "Rollbacks",
     "RollbacksOverBranches",
     "Runs",
+    "RunsThatMerge",
     "Sends",
     "Serializers",
     "Sharing",
@@ -137,6 +140,8 @@ class Everything(
     Pins,
     Policies,
     Merging,
+    PutsThatMerge,
+    RunsThatMerge,
     Hooked,
     Guarded,
     Archives,

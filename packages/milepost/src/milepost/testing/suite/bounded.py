@@ -335,7 +335,11 @@ class Merging(Behaviours):
     """Many small packs become few large ones, and nobody can tell."""
 
     async def test_everything_reads_as_before(self, lab: Lab) -> None:
-        chain = await grown(lab.saver, steps=60)
+        chain = await grown(lab.saver, steps=30)
+        chain.saver = lab.open()  # neither writes so many of them that they are merged on the way
+        for number in range(30, 60):
+            m = [*(await chain.values())["m"], HumanMessage(words(number), id=str(number))]
+            await chain.put({"m": m, "n": number, "text": words(-number)})
         for number in range(20):
             await chain.writes(("m", HumanMessage(words(1000 + number))), task=f"t{number}")
         await grown(lab.saver, steps=30, ns="sub")
