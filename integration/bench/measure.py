@@ -194,13 +194,18 @@ class Bench:
 
     @asynccontextmanager
     async def client(self, *, hurried: bool = False) -> AsyncGenerator[Client]:
-        """A client of the rival, opened anew; `hurried` is for filling the store, where nothing is timed."""
+        """A client of the rival, opened anew: it has connected and has looked for its tables, as `setup` of each does.
+        `hurried` is for filling the store, where nothing is timed."""
         rival = (hurried and self.rival.hurried) or self.rival
         if self.flavour == "sync":
             with rival.blocking(self.folder) as saver:
+                if isinstance(saver, Saver):
+                    saver.setup()
                 yield Blocking(saver)
         else:
             async with rival.asynchronous(self.folder) as saver:
+                if isinstance(saver, Saver):
+                    await saver.asetup()
                 yield Asynchronous(saver)
 
     def weigh(self) -> None:
