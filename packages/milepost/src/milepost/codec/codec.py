@@ -20,6 +20,7 @@ from milepost.codec.heard import Heard
 from milepost.codec.items import Inline, Item, Piece, cut, size
 from milepost.codec.layout import (
     DELTAS,
+    INLINE,
     INLINES,
     TYPED,
     Address,
@@ -44,6 +45,9 @@ T = TypeVar("T")
 
 _OWN, _TYPED = b"\0", b"\1"
 """Whether a record's value was encoded by Milepost's serializer, or is a pair of a foreign one."""
+
+_NOTHING: tuple[list[Item], int, int] = ([], 0, 0)
+"""The new items of a write that has none, and their address."""
 
 FACET_LENGTH = 256
 """A string of the metadata that is longer is not a facet: no filter finds it by the store's help."""
@@ -283,20 +287,23 @@ class Codec:
         with memo.lock:
             memo.speak(self._coding)
             for draft in drafts:
-                piece = draft.piece
-                placer = self._placer(memo, () if isinstance(piece, tuple) else (piece,), everything)
-                layout = piece if isinstance(piece, tuple) else placer.layout(piece, self._typed)
-                spans = _spans((layout,))
-                if placer.refers_elsewhere(spans):
-                    generation = memo.epoch
+                piece, spans, pack = draft.piece, (), None
                 writers: dict[int, int] = {}
-                wire = to_wire(layout, writers)
+                if type(piece) is Inline:  # most of them, and it has no address
+                    wire: Sequence[Any] = (INLINE + self._typed, piece.data)
+                    fresh.append(_NOTHING)
+                else:
+                    placer = self._placer(memo, () if isinstance(piece, tuple) else (piece,), everything)
+                    layout = piece if isinstance(piece, tuple) else placer.layout(piece, self._typed)
+                    spans, wire = _spans((layout,)), to_wire(layout, writers)
+                    if placer.refers_elsewhere(spans):
+                        generation = memo.epoch
+                    pack = self._pack(thread, placer) if placer.fresh else None
+                    fresh.append((placer.fresh, placer.writer, placer.first))
                 about = _about_write(thread, ns, checkpoint, draft.task, draft.idx) if vault else b""
                 parts = [list(writers), wire] if draft.stamp is None else [list(writers), wire, draft.stamp]
                 value = wrap(ormsgpack.packb(parts), vault=vault, about=about)
-                pack = self._pack(thread, placer) if placer.fresh else None
                 rows.append(WriteRow(draft.task, draft.idx, draft.path, store_name(draft.channel), value, spans, pack))
-                fresh.append((placer.fresh, placer.writer, placer.first))
         return PlacedWrites(tuple(rows), generation, memo, fresh)
 
     def learn_writes(self, placed: PlacedWrites, accepted: Sequence[bool], generation: int) -> None:
