@@ -19,7 +19,7 @@ from langgraph.checkpoint.base import (
     DeltaChannelHistory,
 )
 
-from milepost import maintenance
+from milepost import flavour, maintenance
 from milepost.codec import Codec, Header, Memory
 from milepost.codec.codec import of_checkpoint
 from milepost.codec.drafts import Draft, DraftWrite, Placed
@@ -329,29 +329,39 @@ class Operations:
             shelves = {thread: codec.shelf(thread, packs) for thread, packs in loaded.packs.items()}
             for damage in loaded.damage:
                 self.report("list", query.thread or "", damage)
-            found: list[CheckpointTuple] = []
-            for snapshot in loaded.snapshots:
-                if snapshot.row.ns == ATTACHMENTS or (query.ns is None and snapshot.row.ns.startswith(BEFORE)):
-                    continue
-                try:
-                    if self.upgrader and wanted is not None:
-                        # What is not asked for is not refused either.
-                        header = codec.header(snapshot.thread, snapshot.row)
-                        if not matches(header.metadata, wanted):
-                            continue
-                    ns = asked or snapshot.row.ns
-                    shelf = shelves.get(snapshot.thread) or codec.shelf("", ())
-                    item = await again(partial(self._item, side, store, snapshot, shelf, ns))
-                    if item is None:
+
+            async def read() -> list[CheckpointTuple]:
+                found: list[CheckpointTuple] = []
+                for snapshot in loaded.snapshots:
+                    if snapshot.row.ns == ATTACHMENTS or (query.ns is None and snapshot.row.ns.startswith(BEFORE)):
                         continue
-                except (Corrupt, FormatTooNew, Moved, SchemaMismatch, Unserializable) as exc:
-                    # Of all threads, one that this release cannot read, or that is rewritten, holds up no other.
-                    if query.thread is not None and not isinstance(exc, Corrupt):
-                        raise
-                    self.report("list", snapshot.thread, exc.message)
-                    continue
-                if wanted is None or matches(item.metadata, wanted):
-                    found.append(item)
+                    try:
+                        if self.upgrader and wanted is not None:
+                            # What is not asked for is not refused either.
+                            header = codec.header(snapshot.thread, snapshot.row)
+                            if not matches(header.metadata, wanted):
+                                continue
+                        ns = asked or snapshot.row.ns
+                        shelf = shelves.get(snapshot.thread) or codec.shelf("", ())
+                        item = await again(partial(self._item, side, store, snapshot, shelf, ns))
+                        if item is None:
+                            continue
+                    except (Corrupt, FormatTooNew, Moved, SchemaMismatch, Unserializable) as exc:
+                        # Of all threads, one that this release cannot read, or that is rewritten, holds up no other.
+                        if query.thread is not None and not isinstance(exc, Corrupt):
+                            raise
+                        self.report("list", snapshot.thread, exc.message)
+                        continue
+                    if wanted is None or matches(item.metadata, wanted):
+                        found.append(item)
+                return found
+
+            if self.upgrader is not None and self.upgrader.frees:
+                found = await read()
+            else:
+                # Nothing is awaited: without a pause, the collector would go through each checkpoint several times.
+                with unhurried(sum(span.count for snapshot in loaded.snapshots for span in snapshot.row.spans)):
+                    found = flavour.run(read())
             if event:
                 event.bytes = sum(len(pack.data) for packs in loaded.packs.values() for pack in packs)
             return found, loaded.cursor
