@@ -287,7 +287,8 @@ class Codec:
         with memo.lock:
             memo.speak(self._coding)
             for draft in drafts:
-                piece, spans, pack = draft.piece, (), None
+                piece, pack = draft.piece, None
+                spans: tuple[Span, ...] = ()
                 writers: dict[int, int] = {}
                 if type(piece) is Inline:  # most of them, and it has no address
                     wire: Sequence[Any] = (INLINE + self._typed, piece.data)
