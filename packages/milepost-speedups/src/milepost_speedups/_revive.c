@@ -6,10 +6,9 @@
  * decoded twice and there is one place that decides.
  */
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "_unpack.h"
 
-enum { PYDANTIC_V2 = 5, PARTS = 4 };
+enum { PYDANTIC_V2 = 5, PARTS = 4, SHARED = 64 };
 
 /* What the value of a field must be, so that the class's validation would leave it as it is. */
 enum {
@@ -35,6 +34,8 @@ typedef struct {
     PyObject *given; /* the same as a set, to be copied */
     PyObject *kind;
     PyObject *rules; /* bytes: a letter for each name */
+    PyObject *label; /* the name of the class */
+    PyObject *blank; /* a dict of the names, to be copied */
 } Shape;
 
 typedef struct {
@@ -60,7 +61,7 @@ static PyObject *name_unpackb_hook, *name_unpackb_option, *name_degraded, *name_
 static PyObject *call_names[4], *count_names[3];
 static PyObject *no_arguments;
 static newfunc plain_new; /* object.__new__: interpreters differ in what a new instance needs */
-static PyObject *text_tool_call, *text_tool_calls, *text_success, *text_error;
+static PyObject *text_tool_call, *text_tool_calls, *text_success, *text_error, *text_method;
 
 /* Both are str. */
 static int
@@ -190,15 +191,11 @@ plain_value(char rule, PyObject *value, PyObject *kind)
 
 #define MOST_FIELDS 16
 
-/* 1: the message is of the usual shape. 0: it is not. -1: an error is set. */
+/* Whether a message with these values is of the usual shape: 1 or 0; -1: an error is set. */
 static int
-usual(Shape *shape, PyObject *fields)
+usual_values(Shape *shape, PyObject **values)
 {
-    PyObject *values[MOST_FIELDS];
     Py_ssize_t count = PyTuple_Size(shape->names);
-    if (!PyDict_CheckExact(fields) || !take_fields(fields, NULL, shape->names, count, values)) {
-        return 0;
-    }
     const char *rules = PyBytes_AsString(shape->rules);
     PyObject *kwargs = NULL;
     int calls_expected = 0;
@@ -221,6 +218,18 @@ usual(Shape *shape, PyObject *fields)
         return some < 0 ? -1 : !some;
     }
     return 1;
+}
+
+/* The same for a message with these fields. */
+static int
+usual(Shape *shape, PyObject *fields)
+{
+    PyObject *values[MOST_FIELDS];
+    Py_ssize_t count = PyTuple_Size(shape->names);
+    if (!PyDict_CheckExact(fields) || !take_fields(fields, NULL, shape->names, count, values)) {
+        return 0;
+    }
+    return usual_values(shape, values);
 }
 
 static int
@@ -271,6 +280,154 @@ message_of(Messages *messages, PyObject *parts)
         return NULL;
     }
     return build(messages, shape, fields);
+}
+
+/* Whether a text comes next that is this str. */
+static int
+read_this(Reader *reader, PyObject *text)
+{
+    const char *read;
+    size_t size;
+    Py_ssize_t length;
+    const char *wanted = PyUnicode_AsUTF8AndSize(text, &length);
+    return wanted != NULL && read_span(reader, &read, &size) && size == (size_t)length && memcmp(read, wanted, size) == 0;
+}
+
+/* Reads a value: a long text from `texts`, if that is a dict which has the one of `key`, or else into it. */
+static PyObject *
+read_shared(Reader *reader, PyObject *texts, PyObject *item)
+{
+    Reader ahead = *reader;
+    const char *text;
+    size_t size;
+    if (texts == NULL || !read_span(&ahead, &text, &size) || size < SHARED) {
+        return read_value(reader, 0);
+    }
+    PyObject *key = PyLong_FromVoidPtr(item);
+    PyObject *found = key == NULL ? NULL : PyDict_GetItemWithError(texts, key);
+    Py_XINCREF(found);
+    if (found == NULL && !PyErr_Occurred()) {
+        found = text_of(text, size);
+        if (found != NULL && PyDict_SetItem(texts, key, found) < 0) {
+            Py_CLEAR(found);
+        }
+    }
+    Py_XDECREF(key);
+    *reader = ahead;
+    return found;
+}
+
+/* Reads what `read_message` has found to be the fields of a message of `shape`, and the end. */
+static PyObject *
+read_fields(Messages *messages, Shape *shape, Reader *reader, PyObject *item, PyObject *texts)
+{
+    PyObject *values[MOST_FIELDS], *fields = NULL, *message = NULL;
+    Py_ssize_t count = PyTuple_Size(shape->names), known = 0;
+    const char *rules = PyBytes_AsString(shape->rules);
+    while (known < count && read_this(reader, PyTuple_GetItem(shape->names, known))) {
+        values[known] = read_shared(reader, rules[known] == CONTENT ? texts : NULL, item);
+        if (values[known] == NULL) {
+            break;
+        }
+        known++;
+    }
+    if (known == count && read_this(reader, text_method) && reader->at == reader->end && usual_values(shape, values) > 0) {
+        fields = PyDict_Copy(shape->blank);
+    }
+    for (Py_ssize_t i = 0; i < known; i++) {
+        if (fields != NULL && PyDict_SetItem(fields, PyTuple_GetItem(shape->names, i), values[i]) < 0) {
+            Py_CLEAR(fields);
+        }
+        Py_DECREF(values[i]);
+    }
+    if (fields != NULL) {
+        message = build(messages, shape, fields);
+        Py_DECREF(fields);
+    }
+    return message;
+}
+
+/* The message that an item is, without ormsgpack. NULL without an error: it is to see to it. */
+static PyObject *
+read_message(Messages *messages, PyObject *item, PyObject *texts)
+{
+    char *data;
+    Py_ssize_t size;
+    uint64_t length, kind;
+    if (!PyBytes_CheckExact(item)) {
+        return NULL;
+    }
+    if (PyBytes_AsStringAndSize(item, &data, &size) < 0 || size < 1) {
+        return NULL;
+    }
+    Reader reader = {(unsigned char *)data, (unsigned char *)data + size};
+    unsigned head = *reader.at++;
+    if (head < 0xc7 || head > 0xc9 || !read_length(&reader, head, 0xc7, &length) || !read_number(&reader, 1, &kind) ||
+        kind != PYDANTIC_V2 || length != left(&reader) || length < 1 || *reader.at++ != (0x90 | PARTS)) {
+        return NULL;
+    }
+    Reader names = reader;
+    for (Py_ssize_t i = 0; i < messages->size; i++) {
+        Shape *shape = &messages->shapes[i];
+        reader = names;
+        if (read_this(&reader, shape->module) && read_this(&reader, shape->label) && left(&reader) > 0 &&
+            *reader.at++ == (0x80 | (unsigned)PyTuple_Size(shape->names))) {
+            return read_fields(messages, shape, &reader, item, texts);
+        }
+        if (PyErr_Occurred()) {
+            return NULL;
+        }
+    }
+    return NULL;
+}
+
+static PyObject *
+messages_read(PyObject *self, PyObject *args)
+{
+    PyObject *items, *texts;
+    if (!PyArg_ParseTuple(args, "O!O", &PyList_Type, &items, &texts)) {
+        return NULL;
+    }
+    if (texts != Py_None && !PyDict_CheckExact(texts)) {
+        PyErr_SetString(PyExc_TypeError, "texts must be a dict or None");
+        return NULL;
+    }
+    texts = texts == Py_None ? NULL : texts;
+    PyObject *found = PyList_New(0), *others = PyList_New(0);
+    if (found == NULL || others == NULL) {
+        goto failed;
+    }
+    /* To make objects may have the collector run, and that anything: what is read is held. */
+    for (Py_ssize_t i = 0; i < PyList_Size(items); i++) {
+        PyObject *item = PyList_GetItem(items, i);
+        Py_INCREF(item);
+        PyObject *message = read_message((Messages *)self, item, texts);
+        Py_DECREF(item);
+        if (message == NULL && (PyErr_Occurred() || i == 0)) {
+            if (PyErr_Occurred()) {
+                goto failed;
+            }
+            Py_DECREF(found);
+            Py_DECREF(others);
+            Py_RETURN_NONE;
+        }
+        PyObject *number = message == NULL ? PyLong_FromSsize_t(i) : NULL;
+        int wrong = (message == NULL && (number == NULL || PyList_Append(others, number) < 0)) ||
+                    PyList_Append(found, message == NULL ? Py_None : message) < 0;
+        Py_XDECREF(number);
+        Py_XDECREF(message);
+        if (wrong) {
+            goto failed;
+        }
+    }
+    PyObject *answer = PyTuple_Pack(2, found, others);
+    Py_DECREF(found);
+    Py_DECREF(others);
+    return answer;
+failed:
+    Py_XDECREF(found);
+    Py_XDECREF(others);
+    return NULL;
 }
 
 static PyObject *
@@ -435,6 +592,8 @@ messages_clear(PyObject *self)
         Py_CLEAR(shape->given);
         Py_CLEAR(shape->kind);
         Py_CLEAR(shape->rules);
+        Py_CLEAR(shape->label);
+        Py_CLEAR(shape->blank);
     }
     Py_CLEAR(messages->table);
     Py_CLEAR(messages->unpackb);
@@ -492,9 +651,14 @@ add_shape(Messages *messages, PyObject *row)
         PyErr_SetString(PyExc_ValueError, "a shape has at most 16 fields, and a known letter for each");
         return -1;
     }
-    PyObject *given = PySet_New(names), *number = PyLong_FromSsize_t(messages->size);
-    if (given == NULL || number == NULL || PyDict_SetItem(messages->table, name, number) < 0) {
+    PyObject *given = PySet_New(names), *blank = PyDict_New(), *number = PyLong_FromSsize_t(messages->size);
+    int wrong = given == NULL || blank == NULL || number == NULL || PyDict_SetItem(messages->table, name, number) < 0;
+    for (Py_ssize_t i = 0; !wrong && i < PyTuple_Size(names); i++) {
+        wrong = PyDict_SetItem(blank, PyTuple_GetItem(names, i), Py_None) < 0;
+    }
+    if (wrong) {
         Py_XDECREF(given);
+        Py_XDECREF(blank);
         Py_XDECREF(number);
         return -1;
     }
@@ -504,7 +668,8 @@ add_shape(Messages *messages, PyObject *row)
     Py_INCREF(names);
     Py_INCREF(kind);
     Py_INCREF(rules);
-    messages->shapes[messages->size++] = (Shape){(PyTypeObject *)cls, module, names, given, kind, rules};
+    Py_INCREF(name);
+    messages->shapes[messages->size++] = (Shape){(PyTypeObject *)cls, module, names, given, kind, rules, name, blank};
     return 0;
 }
 
@@ -563,6 +728,11 @@ messages_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 static PyMethodDef messages_methods[] = {
     {"hook", messages_hook, METH_O,
      "hook(revival) -> Hook\n\nAn ext_hook that builds messages, and asks `revival` about everything else."},
+    {"read", messages_read, METH_VARARGS,
+     "read(items, texts) -> (messages, others), or None\n\n"
+     "The messages that items of msgpack are, and the places of those that are to be decoded in another way, where None\n"
+     "stands in the list; nothing at all if the first one is such. Of the same item, read again with the same dict of\n"
+     "`texts`, a long content is the same str; whoever keeps the dict keeps the items."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -602,7 +772,7 @@ intern(void)
         {&call_names[0], "name"},         {&call_names[1], "args"},         {&call_names[2], "id"},
         {&call_names[3], "type"},         {&count_names[0], "input_tokens"}, {&count_names[1], "output_tokens"},
         {&count_names[2], "total_tokens"}, {&text_tool_call, "tool_call"},  {&text_tool_calls, "tool_calls"},
-        {&text_success, "success"},       {&text_error, "error"},
+        {&text_success, "success"},       {&text_error, "error"},           {&text_method, "model_validate_json"},
     };
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         *texts[i].place = PyUnicode_InternFromString(texts[i].text);

@@ -326,7 +326,7 @@ class Operations:
                 place = Place(query.thread, query.ns, None)
                 query = replace(query, ns=await self.space(side, store, place, again=True))
             loaded = await store.page(query, after, PAGE if limit is None else min(limit, PAGE))
-            shelves = {thread: codec.shelf(thread, packs) for thread, packs in loaded.packs.items()}
+            shelves = {thread: codec.shelf(thread, packs, several=True) for thread, packs in loaded.packs.items()}
             for damage in loaded.damage:
                 self.report("list", query.thread or "", damage)
 

@@ -380,9 +380,9 @@ class Codec:
         """The metadata of a header. Raises as `header` does."""
         return open_header(header, thread, ns, id, own=self._own, serde=self.serde, vault=self._vault).metadata
 
-    def shelf(self, thread: str, packs: Sequence[Pack]) -> Shelf:
-        """The packs of a thread, ready to read values from."""
-        return Shelf(thread, packs, self._vault)
+    def shelf(self, thread: str, packs: Sequence[Pack], *, several: bool = False) -> Shelf:
+        """The packs of a thread, ready to read values from: those of one checkpoint, or of `several`."""
+        return Shelf(thread, packs, self._vault, several=several)
 
     def value(self, thread: str, channel: str, layout: Layout, shelf: Shelf) -> Any:
         """Decode one value. Raises `Corrupt`, or `Unserializable` naming thread and channel."""

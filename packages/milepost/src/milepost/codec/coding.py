@@ -45,6 +45,11 @@ class Coding(Protocol):
 
     def decode(self, data: bytes, /) -> Any: ...
 
+    def decode_each(self, items: list[bytes], texts: dict[int, str] | None, /) -> list[Any] | None:
+        """The values of items that have one each; None where that is no quicker than to decode them joined. The same items
+        may share texts that are kept in `texts`."""
+        ...
+
     def exact(self) -> Coding:
         """The same, raising `Unserializable` where decoding gives something else than what was encoded."""
         ...
@@ -62,6 +67,7 @@ class OwnCoding:
         self.eyes = serde
         self.encode: Callable[[Any], bytes] = serde.encode
         self.decode: Callable[[bytes], Any] = serde.decode
+        self.decode_each: Callable[[list[bytes], dict[int, str] | None], list[Any] | None] = serde.decode_each
 
     def exact(self) -> OwnCoding:
         return OwnCoding(self.eyes.exact())
@@ -126,6 +132,9 @@ class TypedCoding:
             if plain_kind == "msgpack":
                 self._probe.decode(plain)
         return self._serde.loads_typed((kind, payload))
+
+    def decode_each(self, items: list[bytes], texts: dict[int, str] | None) -> list[Any] | None:
+        return None
 
     def exact(self) -> TypedCoding:
         inner: object = self._serde.serde if type(self._serde) is EncryptedSerializer else self._serde

@@ -194,6 +194,12 @@ class Revival:
         self.error = Corrupt(f"an extension of a stored value does not make sense: {exc!r}", damage="value")
         self.error.__cause__ = exc
 
+    @staticmethod
+    def read(policy: Policy, items: list[bytes], texts: dict[int, str] | None) -> tuple[list[Any], list[int]] | None:
+        """The messages that `items` are, and the places of those that are something else; None where they are to be
+        decoded by `hook`. Items that are read again with the same `texts`, which must live as long, share their texts."""
+        return None if _compiled is None or policy.renamed else _compiled.read(items, texts)
+
     def unpack(self, data: bytes | memoryview) -> Any:
         """Decode one whole value."""
         return _unpackb(data, ext_hook=self.ext_hook, option=_KEYS)

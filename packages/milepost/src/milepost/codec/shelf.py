@@ -40,9 +40,14 @@ class _Strip:
 
 
 class Shelf:
-    """The packs of one thread, each verified once, when an item of their writer is first asked for."""
+    """The packs of one thread, each verified once, when an item of their writer is first asked for.
 
-    def __init__(self, thread: str, packs: Sequence[Pack], vault: Vault | None) -> None:
+    For several checkpoints: what they have in common is decoded for each of them, since a message may be changed; its
+    text cannot be, and is there once.
+    """
+
+    def __init__(self, thread: str, packs: Sequence[Pack], vault: Vault | None, *, several: bool = False) -> None:
+        self._texts: dict[int, str] | None = {} if several else None
         self._thread = thread
         self._vault = vault
         self._packs: dict[int, list[Pack]] = {}
@@ -170,11 +175,14 @@ class Shelf:
         if digest_of(sums) != digest:
             raise Corrupt("the items of a list are not the ones that were stored", damage="list digest")
         if not coding.typed and count <= _TOGETHER:
-            return self._joined(items, count, coding)
+            each = coding.decode_each(items, self._texts) if len(items) == count else None
+            return self._joined(items, count, coding) if each is None else each
         with unhurried(count):
             if coding.typed:
                 return [coding.decode(item) for item in items]
             if len(items) == count:
+                if (each := coding.decode_each(items, self._texts)) is not None:
+                    return each
                 # Some at a time: a buffer for all of them costs more in fresh memory than it saves in calls.
                 value: list[Any] = []
                 for start in range(0, count, _TOGETHER):

@@ -11,7 +11,7 @@ import ormsgpack
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from milepost.codec import exts
-from milepost.codec.exts import REGISTRY, Placeholder, Registered, Registry, register
+from milepost.codec.exts import REGISTRY, Placeholder, Registered, Registry, array_header, register
 from milepost.codec.revive import Policy, Renames, Revival, Unknown
 from milepost.codec.walk import Level, Walk
 from milepost.errors import Corrupt, InvalidConfig, Unserializable
@@ -147,6 +147,19 @@ class Serializer(JsonPlusSerializer):
         if end is not None:
             raise Corrupt("a stored value has something behind its end", damage="value")
         return value
+
+    def decode_each(self, items: list[bytes], texts: dict[int, str] | None = None) -> list[Any] | None:
+        """The values of `items`, of which each is one, if they are messages; else, for `decode` as one list, None. The very
+        same items, decoded again with the same dict of `texts`, share long texts. Raises as `decode` does."""
+        found = None if self._custom_unpack_ext_hook else Revival.read(self._policy, items, texts)
+        if found is None:
+            return None
+        values, others = found
+        if others:
+            rest = [items[place] for place in others]
+            for place, value in zip(others, self.decode(b"".join((array_header(len(rest)), *rest))), strict=True):
+                values[place] = value
+        return values
 
     def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
         """LangGraph's protocol. Raises `Unserializable`."""
