@@ -30,6 +30,9 @@ from milepost.store import (
     WriteRow,
     Wrote,
     bare,
+    longest,
+    spans_in,
+    uncovered,
 )
 from milepost.strays import StrayPage
 
@@ -158,7 +161,11 @@ class PostgresStore:
         )
         found = Found(rows)
         snapshots = self._snapshots(found, lambda _: thread)
-        return Loaded(tuple(snapshots), {thread: found.packs_of(None)}) if snapshots else None
+        if not snapshots:
+            return None
+        return Loaded(
+            tuple(snapshots), {thread: await self._complete(thread, found.packs_of(None), spans_in(snapshots))}
+        )
 
     async def page(self, query: Query, after: tuple[str, ...] | None, limit: int, *, items: bool = True) -> Loaded:
         facets = wire.sought(query.facets)
@@ -189,9 +196,13 @@ class PostgresStore:
         names = {row.ref: row.t1 for row in found.kinds[THREAD]}
         snapshots = self._snapshots(found, lambda row: names[row.a])
         last = snapshots[-1] if snapshots else None
+        packs: dict[str, Sequence[Pack]] = {}
+        for key, name in names.items() if items else ():
+            spans = spans_in(one for one in snapshots if one.thread == name)
+            packs[name] = await self._complete(name, found.packs_of(key), spans)
         return Loaded(
             snapshots=tuple(snapshots),
-            packs={name: found.packs_of(key) for key, name in names.items()} if items else {},
+            packs=packs,
             cursor=(last.row.key, last.thread, last.row.ns) if last and len(snapshots) >= limit else None,
         )
 
@@ -219,11 +230,22 @@ class PostgresStore:
         ancestors = self._snapshots(found, lambda _: thread)[1:]
         last = ancestors[-1].row if len(ancestors) >= limit else None
         cursor = (last.id,) if last is not None and last.parent is not None else None
-        return Loaded(tuple(ancestors), {thread: found.packs_of(None)}, cursor)
+        spans = spans_in(ancestors, rows=False)
+        return Loaded(tuple(ancestors), {thread: await self._complete(thread, found.packs_of(None), spans)}, cursor)
 
     async def fetch(self, thread: str, spans: Sequence[Span]) -> Sequence[Pack]:
         parameters: Parameters = {"thread": wire.digest(thread), "spans": wire.int8s(wire.flat(spans))}
-        return Found(await self._read("read items", "fetch", parameters)).packs_of(None)
+        packs = Found(await self._read("read items", "fetch", parameters)).packs_of(None)
+        return await self._complete(thread, packs, spans)
+
+    async def _complete(self, thread: str, packs: list[Pack], spans: Sequence[Span]) -> list[Pack]:
+        """`packs`, and those that hold what they leave out of `spans`, from before a pack that begins later."""
+        gaps = uncovered(spans, packs) if spans else ()
+        if not gaps:
+            return packs
+        parameters: Parameters = {"thread": wire.digest(thread), "spans": wire.int8s(wire.flat(gaps))}
+        more = Found(await self._read("read items", "fetch_all", parameters)).packs_of(None)
+        return list({(pack.writer, pack.first): pack for pack in (*packs, *more)}.values())
 
     async def threads(self, after: tuple[str, ...] | None, limit: int, prefix: str = "") -> ThreadPage:
         parameters: Parameters = {
@@ -561,7 +583,7 @@ def _batch_parameters(thread: str, batch: Batch) -> Parameters:
     return {
         "thread": wire.digest(thread),
         "stamp": _fresh(),
-        **wire.packs(batch.packs),
+        **wire.packs(longest(batch.packs)),
         "write_places": wire.byteas(wire.place(ns, id) for ns, id, _ in writes),
         "write_spaces": wire.texts(ns for ns, _, _ in writes),
         "write_ids": wire.texts(id for _, id, _ in writes),

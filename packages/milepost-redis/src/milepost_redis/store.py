@@ -32,6 +32,8 @@ from milepost.store import (
     WriteRow,
     Wrote,
     merge_spans,
+    spans_in,
+    uncovered,
 )
 from milepost.strays import StrayPage
 
@@ -170,9 +172,11 @@ class RedisStore:
             reply = (await self._steps("read a checkpoint", call))[0]
             if status_of(thread, reply) == b"none" or not reply[2]:
                 return None
+            snapshots = _snapshots(thread, reply[1], reply[2])
             packs = await self._rest(thread, reply[1], reply[3], reply[4])
+            packs = await self._complete(thread, reply[1], packs, spans_in(snapshots))
             if packs is not None:
-                return Loaded(tuple(_snapshots(thread, reply[1], reply[2])), {thread: packs})
+                return Loaded(tuple(snapshots), {thread: packs})
         raise restless(thread, _TRIES)
 
     async def page(self, query: Query, after: tuple[str, ...] | None, limit: int, *, items: bool = True) -> Loaded:
@@ -237,10 +241,12 @@ class RedisStore:
             reply = (await self._steps("read a lineage", call))[0]
             if status_of(thread, reply) == b"none":
                 return None
+            snapshots = _snapshots(thread, reply[1], reply[2])
             packs = await self._rest(thread, reply[1], reply[3], reply[4])
+            packs = await self._complete(thread, reply[1], packs, spans_in(snapshots, rows=False))
             if packs is not None:
                 cursor = (reply[5].decode(),) if reply[5] else None
-                return Loaded(tuple(_snapshots(thread, reply[1], reply[2])), {thread: packs}, cursor)
+                return Loaded(tuple(snapshots), {thread: packs}, cursor)
         raise restless(thread, _TRIES)
 
     async def fetch(self, thread: str, spans: Sequence[Span]) -> Sequence[Pack]:
@@ -540,12 +546,31 @@ class RedisStore:
         """The packs that overlap `spans`; None when the thread was shortened meanwhile."""
         if not spans:
             return []
-        call = self._read_call("fetch", thread, generation, wire.spans(sorted(spans)))
+        call = self._read_call("fetch", thread, generation, wire.spans(sorted(spans)), b"")
         reply = (await self._steps("read items", call))[0]
         status = status_of(thread, reply)
         if status != b"ok":
             return None if status == b"stale" else []
-        return await self._rest(thread, reply[1], reply[2], reply[3])
+        packs = await self._rest(thread, reply[1], reply[2], reply[3])
+        return await self._complete(thread, reply[1], packs, spans)
+
+    async def _complete(
+        self, thread: str, generation: bytes, packs: list[Pack] | None, spans: Sequence[Span]
+    ) -> list[Pack] | None:
+        """`packs`, and those that hold what they leave out of `spans`, from before a pack that begins later; None when the
+        thread was shortened meanwhile."""
+        gaps = () if packs is None or not spans else uncovered(spans, packs)
+        if packs is None or not gaps:
+            return packs
+        found = {(pack.writer, pack.first): pack for pack in packs}
+        rest = wire.spans(gaps)
+        while rest:
+            reply = (await self._steps("read items", self._read_call("fetch", thread, generation, rest, b"1")))[0]
+            if status_of(thread, reply) != b"ok":
+                return None
+            found |= {(pack.writer, pack.first): pack for pack in wire.packs(reply[2])}
+            rest = reply[3]
+        return list(found.values())
 
     async def _rest(self, thread: str, generation: bytes, first: Any, rest: bytes) -> list[Pack] | None:
         """The packs that a script handed out, and those that were too much for it, by their spans."""
@@ -553,7 +578,7 @@ class RedisStore:
             return wire.packs(first)
         found = {(pack.writer, pack.first): pack for pack in wire.packs(first)}
         while rest:
-            reply = (await self._steps("read items", self._read_call("fetch", thread, generation, rest)))[0]
+            reply = (await self._steps("read items", self._read_call("fetch", thread, generation, rest, b"")))[0]
             if status_of(thread, reply) != b"ok":
                 return None
             found |= {(pack.writer, pack.first): pack for pack in wire.packs(reply[2])}

@@ -403,6 +403,19 @@ WITH RECURSIVE {thread_row}, found AS MATERIALIZED ({by_place}), {ancestors}
 -- The same from the newest checkpoint of a namespace on.
 WITH RECURSIVE {thread_row}, found AS MATERIALIZED ({by_newest}), {ancestors}
 
+-- name: fetch_all
+-- The packs that overlap some spans, also such as reach into one from before a pack that does not. It looks at all packs of
+-- their writers that begin before the spans end.
+WITH {thread_row}, sources AS (
+    SELECT key AS thread, %(spans)s::int8[] AS spans FROM t
+), {wanted}
+SELECT
+    3::int2 AS kind, p.thread AS ref, p.writer AS a, p.first AS b, p.count::int8 AS c, NULL::float8 AS at,
+    NULL::text AS t1, NULL::text AS t2, NULL::text AS t3, NULL::text AS t4, NULL::text AS t5, NULL::int8[] AS spans,
+    p.data
+FROM wanted JOIN {pack} p
+    ON p.thread = wanted.thread AND p.writer = wanted.writer AND p.first < wanted.past AND p.first + p.count > wanted.first
+
 -- name: fetch
 -- The packs that overlap some spans.
 WITH {thread_row}, sources AS (

@@ -229,10 +229,12 @@ UNION ALL
 -- part: loading
 -- The packs, writes and checkpoints of a batch.
 packed AS (
-    INSERT INTO {pack} (thread, writer, first, count, data)
+    INSERT INTO {pack} AS pack (thread, writer, first, count, data)
     SELECT t.key, p.*
     FROM t, unnest(%(writers)s::int8[], %(firsts)s::int8[], %(counts)s::int8[], %(data)s::bytea[]) AS p
-    ON CONFLICT (thread, writer, first) DO NOTHING
+    -- One that holds more takes the place of what it begins with.
+    ON CONFLICT (thread, writer, first) DO UPDATE SET count = EXCLUDED.count, data = EXCLUDED.data
+        WHERE EXCLUDED.count > pack.count
 ), written AS (
     INSERT INTO {write} (thread, stamp, at, idx, place, slot, ns, checkpoint, task, path, channel, spans, value)
     SELECT t.key, %(stamp)s::int8, {now}, u.idx, u.place, u.slot, u.ns, u.checkpoint, u.task, u.path, u.channel,

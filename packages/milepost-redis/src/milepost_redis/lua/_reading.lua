@@ -53,8 +53,9 @@ local function successor(first)
 end
 
 -- Adds to `names` the members of the packs that overlap `spans`: groups of a writer, a number of spans, and for each its
--- first item and the one after its last. What would be too much for one script is added to `rest`, as spans.
-local function find_packs(spans, names, rest)
+-- first item and the one after its last. What would be too much for one script is added to `rest`, as spans. Of the packs that
+-- begin before a span, only the nearest one is looked at, unless `thoroughly`.
+local function find_packs(spans, names, rest, thoroughly)
   local at = 1
   while at <= #spans do
     local writer, count
@@ -70,7 +71,14 @@ local function find_packs(spans, names, rest)
       local least = stem .. first
       local room = PACKS - #names + 1
       local found = call('ZRANGEBYLEX', ORDER, '[' .. least, '(' .. stem .. past, 'LIMIT', 0, room)
-      if not found[1] or string.sub(found[1], 1, 17) ~= least then
+      if thoroughly then
+        for _, before in ipairs(call('ZRANGEBYLEX', ORDER, '[' .. stem, '(' .. least)) do
+          if reaches(before, first) and not names[before] then
+            names[before] = true
+            names[#names + 1] = before
+          end
+        end
+      elseif not found[1] or string.sub(found[1], 1, 17) ~= least then
         local before = call('ZREVRANGEBYLEX', ORDER, '(' .. least, '[' .. stem, 'LIMIT', 0, 1)[1]
         if before and reaches(before, first) and not names[before] then
           names[before] = true

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -9,8 +10,8 @@ import pytest
 from langchain_core.messages import HumanMessage
 
 from milepost.errors import Conflict, LeaseLost, ThreadDeleted, Unavailable
-from milepost.store import Batch, CheckpointRow, Drop, Pack, Span, Store
-from milepost.testing.chain import Chain
+from milepost.store import Batch, CheckpointRow, Drop, Pack, Query, Span, Store, WriteRow
+from milepost.testing.chain import Chain, at
 from milepost.testing.faults import Moment, Plan
 from milepost.testing.lab import Lab
 from milepost.testing.same import assert_same
@@ -171,13 +172,62 @@ class PutsThatMerge(Behaviours):
         for id in {row.id for part in parts for row in part.rows}:
             loaded = await store.get("copy", "", id)
             assert loaded is not None
-            for span in loaded.snapshots[0].row.spans:
-                held = {
-                    (pack.writer, number)
-                    for pack in loaded.packs["copy"]
-                    for number in range(pack.first, pack.first + pack.count)
-                }
-                assert {(span.writer, number) for number in range(span.first, span.first + span.count)} <= held
+            for writer, first, count in loaded.snapshots[0].row.spans:
+                for number in range(first, first + count):
+                    found = await store.fetch("copy", [Span(writer, number, 1)])
+                    assert any(pack.first <= number < pack.first + pack.count for pack in found), number
+
+    @pytest.mark.parametrize("order", ["small first", "large first", "once more"])
+    async def test_packs_inside_others_are_all_found(self, lab: Lab, order: str) -> None:
+        """A copy of a thread, made again when the thread had merged its packs, has both."""
+        store = await store_of(lab.saver)
+        row = _row("1", Span(WRITER, 1, 12))
+        small, large = Batch((row,), packs=tuple(map(_pack, range(1, 7)))), Batch(packs=(_pack(1, 9), _pack(10, 3)))
+        given = {"small first": (small, large), "large first": (large, small), "once more": (small, large, small)}
+        for batch in given[order]:
+            await store.load("t", batch)
+        async for saver in lab.views():
+            store = await store_of(saver)
+            for first in range(1, 13):
+                for count in range(1, 14 - first):
+                    await _holds(store, Span(WRITER, first, count))
+            for loaded in (await store.get("t", "", "1"), await store.page(Query("t"), None, 9)):
+                assert loaded is not None
+                assert _numbers(loaded.packs["t"]) == set(range(1, 13))
+
+    async def test_a_late_repetition_hides_nothing(self, lab: Lab) -> None:
+        store = await store_of(lab.saver)
+        generation = await _stored(store)
+        late = _row("2", Span(WRITER, 1, 12))
+        await store.put("t", late, (), generation, merged=_pack(1, 12))
+        await store.put("t", late, [_pack(5)], generation)
+        write = WriteRow("task", 0, "", "c", b"v", (Span(WRITER, 7, 1),), _pack(7))
+        await store.put_writes("t", "", "2", [write], generation)
+        async for saver in lab.views():
+            store = await store_of(saver)
+            for first in range(1, 13):
+                await _holds(store, Span(WRITER, first, 13 - first))
+            loaded = await store.lineage("t", "", "2", None, None, 5)
+            assert loaded is not None
+
+    async def test_what_is_in_no_pack_is_not_found(self, lab: Lab) -> None:
+        store = await store_of(lab.saver)
+        generation = await _stored(store)
+        await store.put("t", _row("2", Span(WRITER, 11, 5)), (), generation)
+        assert _numbers(await store.fetch("t", [Span(WRITER, 11, 5)])) == {11, 12, 14, 15, 16}
+        assert list(await store.fetch("t", [Span(WRITER, 13, 1)])) == []
+        loaded = await store.get("t", "", "2")
+        assert loaded is not None
+        assert _numbers(loaded.packs["t"]) == {11, 12, 14, 15, 16}
+
+
+def _numbers(packs: Iterable[Pack]) -> set[int]:
+    return {number for pack in packs for number in range(pack.first, pack.first + pack.count) if pack.writer == WRITER}
+
+
+async def _holds(store: Store, span: Span) -> None:
+    held = _numbers(await store.fetch("t", [span]))
+    assert set(range(span.first, span.first + span.count)) <= held, span
 
 
 class RunsThatMerge(Behaviours):
@@ -261,6 +311,21 @@ class RunsThatMerge(Behaviours):
             for item in await saver.list(chain.latest):
                 count = int(item.checkpoint["id"])
                 assert_same(messages[:count], item.checkpoint["channel_values"]["m"])
+
+    async def test_a_copy_that_is_made_again(self, lab: Lab) -> None:
+        chain = Chain(lab.saver)
+        values: dict[str, Any] = {}
+        for number in range(1, 61):
+            message = HumanMessage(words(number), id=str(number))
+            values = {"m": [*values.get("m", []), message], "text": words(-number)}
+            await chain.put(values)
+            if number in (30, 39, 50, 60):
+                await lab.saver.copy_thread("thread", "copy")
+        async for saver in lab.views():
+            for item in await saver.list(at("copy")):
+                count = int(item.checkpoint["id"])
+                assert_same({"m": values["m"][:count], "text": words(-count)}, item.checkpoint["channel_values"])
+                assert_same(item.checkpoint, (await saver.got(at("copy", "", item.checkpoint["id"]))).checkpoint)
 
     @needs("merging")
     async def test_sealed_with_a_key(self, lab: Lab) -> None:
