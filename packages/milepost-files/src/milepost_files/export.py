@@ -37,14 +37,15 @@ _Thing = tuple[Reached, int, PackPlace | Found | tuple[str, str, list[Cited]] | 
 def export(log: Log, after: tuple[str, ...] | None, limit: int) -> Batch | None:
     """The cursor names the generation. After a drop the packs may be others, so an export begun before starts again:
     to load a batch twice does no harm. It also names the state that the packs were first read in: when that is another
-    one at the end, packs may have come, or have become one that lies before the cursor, so they are read once more."""
+    one at the end, packs of checkpoints that were read later may have come, so all packs are read once more; and again
+    where some of them have meanwhile become one, which may lie before the cursor."""
 
     def plan(index: Index) -> _Portion | None:
         if index.empty:
             return None
         generation, state, *reached = after or ("", "")
         if generation != str(index.generation):
-            state, reached = token(index), []
+            state, reached = _state(index), []
         return _portion(index, state, tuple(reached), max(limit, 1))
 
     return reading(log, plan, _read)
@@ -71,9 +72,14 @@ def _portion(index: Index, state: str, reached: Reached, limit: int) -> _Portion
             portion.writes.append(thing)
         size, count, last = size + length, count + 1, place
     else:
-        if state != (now := token(index)):
-            portion.cursor = (str(index.generation), now, _AGAIN)
+        if state != _state(index, again=again):
+            portion.cursor = (str(index.generation), _state(index, again=True), _AGAIN)
     return portion
+
+
+def _state(index: Index, *, again: bool = False) -> str:
+    """What the packs of an export are read in; read once `again`, only those that became one matter."""
+    return f"{index.log:x}.{index.merged}" if again else token(index)
 
 
 def _packs(index: Index, stage: str) -> Iterator[_Thing]:

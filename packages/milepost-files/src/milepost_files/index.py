@@ -195,6 +195,8 @@ class Index:
         """Offset and header of the last frame: what tells a log that only grew from another one."""
         self.blank = 0
         """Up to where there were zeros, and nothing else, when the log was last looked at."""
+        self.merged = 0
+        """How often, since this index was begun, a pack took the place of others that it holds."""
         self.frames = 0
         self.live = 0
         self.created = 0.0
@@ -300,8 +302,10 @@ class Index:
                 body = self._writes(record, body, keep=not damaged)
             elif kind == frames.DROP:
                 # What takes the place of others is lost: they are still there.
-                if not damaged or record[1] != self.generation:
+                merging = record[1] == self.generation
+                if not damaged or not merging:
                     self._drop(record)
+                    self.merged += merging
             elif kind == frames.CALL:
                 body = self.calls.apply(record, body)
             elif kind == frames.FORGET:
