@@ -464,7 +464,8 @@ class Operations:
                 head = codec.size(draft) if place.ns == growth.ns else None
                 growth.note(place.thread, sum(len(pack.data) for pack in placed.packs), head)
             if event:
-                event.bytes = len(placed.row.header) + sum(len(pack.data) for pack in placed.packs)
+                sent = placed.packs if placed.merged is None else (*placed.packs, placed.merged)
+                event.bytes = len(placed.row.header) + sum(len(pack.data) for pack in sent)
                 event.items_new, event.items_reused = len(placed.fresh), placed.reused
         return place.config(placed.row.id)
 

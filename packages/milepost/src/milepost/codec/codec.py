@@ -260,8 +260,8 @@ class Codec:
             memo.at(generation)
             memo.learn(placed.fresh, placed.writer, placed.first)
             memo.keep_values(placed.row.ns, placed.row.id, placed.values)
-            if placed.run:
-                memo.merged(placed.run)
+            if placed.merged is not None:
+                memo.merged(placed.run, placed.merged)
             for pack in placed.packs:
                 memo.stored(pack)
 

@@ -139,6 +139,11 @@ def wrap(
     return _HEAD.pack(FORMAT, flags, checksum(payload, flags)) + payload
 
 
+def compressed(data: bytes) -> bool:
+    """Whether the payload of an envelope is compressed."""
+    return bool(data[1] & _COMPRESSED)
+
+
 def checksum(payload: bytes, flags: int = 0, version: int = FORMAT) -> int:
     """The checksum of an envelope: its first two bytes count too, since they say how to read the others."""
     known = version == FORMAT and flags < len(_STARTS)

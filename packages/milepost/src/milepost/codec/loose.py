@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Sequence
-from itertools import islice, pairwise
 
+from milepost.codec.envelope import compressed
 from milepost.codec.pack import COMPRESS_OVER
 from milepost.store import Pack
 
 RUN = 40
 """So many packs in a row are merged, as soon as they are there."""
+LARGE = 96 << 10
+"""Bytes after which they are merged without waiting for more: whoever needs one item of them reads all."""
 MOST = 256
 """More are not merged at once."""
 _LEAST = 4
@@ -29,8 +31,8 @@ class Loose:
         """Bytes of them all."""
 
     def add(self, pack: Pack) -> None:
-        """A pack was stored. A large one is not worth it."""
-        if len(pack[3]) > COMPRESS_OVER:
+        """A pack was stored. A large one is not worth it, nor one that only compression has made small."""
+        if len(pack[3]) > COMPRESS_OVER or compressed(pack[3]):
             return
         packs = self._packs
         if not packs or pack[1] > packs[-1][1]:
@@ -41,20 +43,27 @@ class Loose:
 
     def due(self) -> Sequence[Pack]:
         """What is to be merged now: packs between which no address lies that may still be on its way."""
-        while len(self._packs) >= RUN:
-            run = self._run()
-            if len(run) >= RUN or _LEAST <= len(run) < len(self._packs):
+        while len(self._packs) >= RUN or self.size >= LARGE:
+            run, full = self._run()
+            if full or len(run) >= RUN or _LEAST <= len(run) < len(self._packs):
                 return run
             if len(run) == len(self._packs):
                 break
             self.done(run)  # too few, and a gap behind them: they stay as they are
         return ()
 
-    def _run(self) -> Sequence[Pack]:
-        for at, (one, other) in enumerate(pairwise(islice(self._packs, MOST)), 1):
+    def _run(self) -> tuple[Sequence[Pack], bool]:
+        """The first packs that lie one behind another, and whether they are as many as may be."""
+        packs = self._packs
+        size = len(packs[0][3])
+        for at in range(1, len(packs)):
+            one, other = packs[at - 1], packs[at]
             if one[1] + one[2] != other[1]:
-                return self._packs[:at]
-        return self._packs[:MOST]
+                return packs[:at], False
+            size += len(other[3])
+            if at == MOST or size > LARGE:
+                return packs[:at], True
+        return packs[:], False
 
     def done(self, run: Sequence[Pack]) -> None:
         """These packs were merged, or never will be."""

@@ -133,7 +133,12 @@ class ThreadMemo:
 
     def due(self) -> Sequence[Pack]:
         """Small packs that are to be stored as one."""
-        return () if self._loose is None else self._loose.due()
+        if (loose := self._loose) is None:
+            return ()
+        before = loose.size
+        run = loose.due()
+        self.size += loose.size - before
+        return run
 
     def stored(self, pack: Pack) -> None:
         """The store acknowledged a pack of this writer."""
@@ -142,8 +147,9 @@ class ThreadMemo:
             loose.add(pack)
             self.size += loose.size - before
 
-    def merged(self, run: Sequence[Pack]) -> None:
-        """The store acknowledged what takes the place of `run`."""
+    def merged(self, run: Sequence[Pack], pack: Pack) -> None:
+        """The store acknowledged `pack` in the place of `run`."""
+        self._packs.add(pack[:3])
         if (loose := self._loose) is not None:
             before = loose.size
             loose.done(run)
@@ -178,8 +184,9 @@ class ThreadMemo:
                     if not data:
                         continue  # a hole
                     digest = digest_of_plain(coding.plain(data))
-                    self.known.setdefault(digest, (pack.writer, pack.first + at, opened.checksums[at]))
-                    self.size += _KNOWN_COST
+                    if digest not in self.known:
+                        self.known[digest] = pack.writer, pack.first + at, opened.checksums[at]
+                        self.size += _KNOWN_COST
         self.size -= self._raw_size
         self._raw_size = 0
 

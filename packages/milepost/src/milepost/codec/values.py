@@ -151,7 +151,8 @@ class Serializer(JsonPlusSerializer):
     def decode_each(self, items: list[bytes], texts: dict[int, str] | None = None) -> list[Any] | None:
         """The values of `items`, of which each is one, if they are messages; else, for `decode` as one list, None. The very
         same items, decoded again with the same dict of `texts`, share long texts. Raises as `decode` does."""
-        found = None if self._custom_unpack_ext_hook else Revival.read(self._policy, items, texts)
+        other = self._custom_unpack_ext_hook or type(self).decode is not Serializer.decode
+        found = None if other else Revival.read(self._policy, items, texts)
         if found is None:
             return None
         values, others = found
