@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from langchain_core.messages import HumanMessage
 from milepost.errors import InvalidConfig, ThreadDeleted, Unavailable
 from milepost.testing import at, checkpoint
 from milepost_postgres import PostgresSaver
@@ -142,23 +143,52 @@ async def test_erasing_them_together_async(place: Place, sql: Sql, table: str) -
     assert count(sql, table) == 0
 
 
-def test_a_saver_does_not_rely_on_what_was_rolled_back(place: Place) -> None:
+@pytest.mark.parametrize("autocommit", [False, True])
+def test_a_saver_does_not_rely_on_what_was_rolled_back(place: Place, autocommit: bool) -> None:
     """Items that a transaction stored and its rollback took away are stored anew, not referred to."""
-    with psycopg.connect(place.base) as connection:
+    with psycopg.connect(place.base, autocommit=autocommit) as connection:
         joined = PostgresSaver.from_pool(connection, schema=place.schema)
-        messages = [f"message {number} " * 50 for number in range(5)]
+        messages = [HumanMessage(f"message {number} " * 50, id=str(number)) for number in range(60)]
         joined.put(at("t"), checkpoint("1", {"m": messages[:1]}), {}, {"m": 1})
         connection.commit()
-        joined.put(at("t", "", "1"), checkpoint("2", {"m": messages[:3]}), {}, {"m": 2})
-        joined.put_writes(at("t", "", "2"), [("m", messages[3])], "task")
-        assert joined.get_tuple(at("t")) is not None
-        connection.rollback()
-        joined.put(at("t", "", "1"), checkpoint("2", {"m": messages}), {}, {"m": 2})
+        with connection.transaction(force_rollback=True):
+            joined.put(at("t", "", "1"), checkpoint("2", {"m": messages[:3]}), {}, {"m": 2})
+            joined.put_writes(at("t", "", "2"), [("m", messages[3])], "task")
+            assert joined.get_tuple(at("t")) is not None
+        joined.put(at("t", "", "1"), checkpoint("2", {"m": messages[:10]}), {}, {"m": 2})
         connection.commit()
+        for number in range(11, 61):
+            config = at("t", "", "2" if number == 11 else str(number - 1))
+            joined.put(config, checkpoint(str(number), {"m": messages[:number]}), {}, {"m": number})
+            connection.commit()
+            if number % 7 == 0:
+                with connection.transaction(force_rollback=True):
+                    joined.put(at("t", "", str(number)), checkpoint("99", {"m": messages}), {}, {"m": 99})
     with place.saver() as saver:
-        found = saver.get_tuple(at("t"))
-        assert found is not None
-        assert found.checkpoint["channel_values"]["m"] == messages
+        for found in saver.list(at("t")):
+            id = found.checkpoint["id"]
+            assert found.checkpoint["channel_values"]["m"] == messages[: {"1": 1, "2": 10}.get(id, int(id))]
+        assert len(list(saver.list(at("t")))) == 52
+
+
+async def test_an_async_saver_does_not_rely_on_what_was_rolled_back(place: Place) -> None:
+    messages = [HumanMessage(f"message {number} " * 50, id=str(number)) for number in range(30)]
+    async with await psycopg.AsyncConnection.connect(place.base) as connection:
+        joined = PostgresSaver.from_pool(async_source=connection, schema=place.schema)
+        await joined.asetup()
+        await connection.commit()
+        parent = ""
+        for number in range(1, 31):
+            config = at("t", "", parent) if parent else at("t")
+            await joined.aput(config, checkpoint(f"{number:02}", {"m": messages[:number]}), {}, {"m": number})
+            if number % 3:
+                await connection.rollback()
+            else:
+                await connection.commit()
+                parent = f"{number:02}"
+    with place.saver() as saver:
+        found = {one.checkpoint["id"]: one.checkpoint["channel_values"]["m"] for one in saver.list(at("t"))}
+        assert found == {f"{number:02}": messages[:number] for number in range(3, 31, 3)}
 
 
 def test_an_error_of_the_saver_spoils_no_transaction(place: Place, sql: Sql, table: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from milepost.errors import InvalidConfig
 from psycopg import AsyncConnection, Connection
+from psycopg.errors import InvalidSqlStatementName
 from psycopg.pq import TransactionStatus
 
 from milepost_postgres.link import AsyncLink, Link, Row
@@ -119,13 +120,20 @@ class _OfConnection:
     def run(self, steps: Sequence[Step], *, fresh: bool = False) -> list[list[Row]]:
         del fresh  # there is only this one
         with self._turn:
-            connection = self._connection
-            if not connection.autocommit and connection.info.transaction_status == TransactionStatus.IDLE:
-                connection.execute("SELECT")  # psycopg begins the transaction
-            if connection.info.transaction_status == TransactionStatus.INTRANS:
-                with connection.transaction():
-                    return Link(connection).run(steps)
-            return Link(connection).run(steps)
+            try:
+                return self._once(steps)
+            except InvalidSqlStatementName:
+                # When a transaction is rolled back, psycopg discards what is prepared, ours too. Nothing was done.
+                return self._once(steps)
+
+    def _once(self, steps: Sequence[Step]) -> list[list[Row]]:
+        connection = self._connection
+        if not connection.autocommit and connection.info.transaction_status == TransactionStatus.IDLE:
+            connection.execute("SELECT")  # psycopg begins the transaction
+        if connection.info.transaction_status == TransactionStatus.INTRANS:
+            with connection.transaction():
+                return Link(connection).run(steps)
+        return Link(connection).run(steps)
 
     def close(self) -> None:
         """The application closes its connection."""
@@ -143,13 +151,19 @@ class _AsyncOfConnection:
     async def run(self, steps: Sequence[Step], *, fresh: bool = False) -> list[list[Row]]:
         del fresh  # there is only this one
         async with self._turn:
-            connection = self._connection
-            if not connection.autocommit and connection.info.transaction_status == TransactionStatus.IDLE:
-                await connection.execute("SELECT")
-            if connection.info.transaction_status == TransactionStatus.INTRANS:
-                async with connection.transaction():
-                    return await AsyncLink(connection).run(steps)
-            return await AsyncLink(connection).run(steps)
+            try:
+                return await self._once(steps)
+            except InvalidSqlStatementName:
+                return await self._once(steps)  # as above
+
+    async def _once(self, steps: Sequence[Step]) -> list[list[Row]]:
+        connection = self._connection
+        if not connection.autocommit and connection.info.transaction_status == TransactionStatus.IDLE:
+            await connection.execute("SELECT")
+        if connection.info.transaction_status == TransactionStatus.INTRANS:
+            async with connection.transaction():
+                return await AsyncLink(connection).run(steps)
+        return await AsyncLink(connection).run(steps)
 
     def close(self) -> None:
         """The application closes its connection."""

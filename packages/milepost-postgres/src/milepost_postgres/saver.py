@@ -8,6 +8,7 @@ import re
 import threading
 import weakref
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final, Literal
 
 import psycopg
@@ -26,7 +27,7 @@ from milepost_postgres.queries import Names, Queries
 from milepost_postgres.request import Step
 from milepost_postgres.schema import Schema
 from milepost_postgres.security import naming
-from milepost_postgres.store import PostgresStore
+from milepost_postgres.store import PostgresStore, own
 from milepost_postgres.trouble import closed
 
 _DEFAULTS: Final = {
@@ -55,7 +56,7 @@ class PostgresBackend:
         source: Callable[[], Source],
         async_source: Callable[[], AsyncSource],
         *,
-        guest: bool = False,
+        guest: Callable[[], bool] = own,
         tenant: str | None = None,
     ) -> None:
         self.schema = schema
@@ -91,7 +92,7 @@ class PostgresBackend:
         """The same store behind another port, which gets the requests: for fault injection."""
         return self._store(port, self.close, guest=self._guest)
 
-    def _store(self, port: Port, close: Callable[[], None], *, guest: bool) -> PostgresStore:
+    def _store(self, port: Port, close: Callable[[], None], *, guest: Callable[[], bool]) -> PostgresStore:
         return PostgresStore(self.schema, port, close, guest=guest, tenant=self._tenant)
 
     def within(self, tenant: str) -> PostgresBackend:
@@ -120,7 +121,7 @@ class PostgresBackend:
             port = BlockingPort(lambda: Engine(borrow(connection), self.schema, self._first))
         else:
             port = AsyncPort(lambda: AsyncEngine(borrow_async(connection), self.schema, self._first))
-        return self._store(port, port.close, guest=True)
+        return self._store(port, port.close, guest=lambda: True)
 
     def joined(self, connection: object) -> bool:
         """Whether that transaction has not ended yet."""
@@ -208,14 +209,20 @@ class PostgresSaver(Saver):
         """
         if source is None and async_source is None:
             raise InvalidConfig("from_pool needs a pool or a connection", what="source", value="None")
-        guest = not (hasattr(source, "connection") or hasattr(async_source, "connection"))
         made = PostgresBackend(
             _schema(schema, prefix, migrate=migrate, rls=rls),
             lambda: borrow(source),
             lambda: borrow_async(async_source),
-            guest=guest,
+            guest=partial(_joining, source, async_source),
         )
         return cls(made, schema=state_schema, **options)
+
+
+def _joining(*sources: object) -> bool:
+    """Whether one of these is a connection whose transaction is the application's to commit: asked after each call, since a
+    connection that commits by itself may be in a transaction now and then."""
+    connections = [one for one in sources if isinstance(one, psycopg.Connection | psycopg.AsyncConnection)]
+    return any(not one.autocommit or one.pgconn.transaction_status != TransactionStatus.IDLE for one in connections)
 
 
 def open_backend(

@@ -46,10 +46,15 @@ _NOWHERE = -1
 """The generation of a thread that is not there."""
 
 
+def own() -> bool:
+    """The transactions of a store are its own: it is no guest."""
+    return False
+
+
 class PostgresStore:
     """`milepost.store.Store` over tables of a database, behind a port whose requests are `Request`.
 
-    With `guest`, it works in transactions of the application's, which may be rolled back: then no generation that it
+    While it is a `guest`, it works in transactions of the application's, which may be rolled back: then no generation that it
     tells is ever good again, so that nobody refers to items whose storing was undone.
     """
 
@@ -59,7 +64,7 @@ class PostgresStore:
         port: Port,
         close: Callable[[], None],
         *,
-        guest: bool = False,
+        guest: Callable[[], bool] = own,
         tenant: str | None = None,
     ) -> None:
         self._schema = schema
@@ -413,7 +418,7 @@ class PostgresStore:
         """A generation as callers are told."""
         if generation is None:
             return _NOWHERE
-        return draw() if self._guest else generation
+        return draw() if self._guest() else generation
 
     def _snapshots(self, found: Found, thread_of: Callable[[Row], str]) -> list[Snapshot]:
         writes: dict[int, list[WriteRow]] = {}
