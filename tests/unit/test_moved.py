@@ -76,6 +76,29 @@ def _migrates(patch: pytest.MonkeyPatch, saver: Saver, verb: str, *, after: bool
     patch.setattr(cls, verb, asked)
 
 
+def test_a_put_into_what_has_moved_is_refused_whatever_was_written_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With durability "async", tasks write to a checkpoint whose put is still under way."""
+    old = _old()
+    assert [told.refused for told in Saver(old.backend, schema=NEW).migrate(history=True)] == [()]
+    cls = type(old.blocking_side().store)
+    put, written = cls.put, list[bool]()
+
+    async def puts(self: Any, thread: str, row: Any, *given: Any, **options: Any) -> Any:
+        answer = await put(self, thread, row, *given, **options)
+        if row.ns == "m" and not written:
+            written.append(True)
+            old.put_writes(at("t", "m", "0004"), [("d", "L")], "task")
+        return answer
+
+    monkeypatch.setattr(cls, "put", puts)
+    with pytest.raises(SchemaMismatch, match=r"has moved"):
+        _put(old, "m", "0004", {"n": 3}, parent="0003", since=2)
+    assert written
+    new = Saver(old.backend, schema=NEW)
+    assert [told.refused for told in new.migrate(history=True)] == [()]
+    assert [one.checkpoint["id"] for one in new.list(at("t", "z"))] == ["0003", "0002"]
+
+
 def test_a_namespace_that_moves_before_it_is_read_is_not_taken_for_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     new = Saver(_old().backend, schema=NEW)
     # What its name was is found out first.

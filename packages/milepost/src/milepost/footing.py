@@ -89,6 +89,8 @@ class Footing:
                 if written is not None:
                     await maintenance.drop_strays(store, codec, thread, (ns, written))
                 raise
+            if written is not None:
+                return  # what is there may be a checkpoint whose put is under way, and has not asked yet
         elif put is None:
             return
         self.stands(at, generation)
