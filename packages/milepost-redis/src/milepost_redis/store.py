@@ -562,23 +562,22 @@ class RedisStore:
         gaps = () if packs is None or not spans else uncovered(spans, packs)
         if packs is None or not gaps:
             return packs
-        found = {(pack.writer, pack.first): pack for pack in packs}
-        rest = wire.spans(gaps)
-        while rest:
-            reply = (await self._steps("read items", self._read_call("fetch", thread, generation, rest, b"1")))[0]
-            if status_of(thread, reply) != b"ok":
-                return None
-            found |= {(pack.writer, pack.first): pack for pack in wire.packs(reply[2])}
-            rest = reply[3]
-        return list(found.values())
+        return await self._more(thread, generation, packs, wire.spans(gaps), b"1")
 
     async def _rest(self, thread: str, generation: bytes, first: Any, rest: bytes) -> list[Pack] | None:
         """The packs that a script handed out, and those that were too much for it, by their spans."""
+        return await self._more(thread, generation, wire.packs(first), rest, b"")
+
+    async def _more(
+        self, thread: str, generation: bytes, packs: list[Pack], rest: bytes, thoroughly: bytes
+    ) -> list[Pack] | None:
+        """`packs`, and those that overlap the spans of `rest`."""
         if not rest:
-            return wire.packs(first)
-        found = {(pack.writer, pack.first): pack for pack in wire.packs(first)}
+            return packs
+        found = {(pack.writer, pack.first): pack for pack in packs}
         while rest:
-            reply = (await self._steps("read items", self._read_call("fetch", thread, generation, rest, b"")))[0]
+            call = self._read_call("fetch", thread, generation, rest, thoroughly)
+            reply = (await self._steps("read items", call))[0]
             if status_of(thread, reply) != b"ok":
                 return None
             found |= {(pack.writer, pack.first): pack for pack in wire.packs(reply[2])}
