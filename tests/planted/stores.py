@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from milepost.fences import Lease
 from milepost.memory import CallPort, MemoryBackend, MemoryStore
@@ -129,19 +129,9 @@ class LosersAccepted(MemoryStore):
 class LatestByLastPut(MemoryStore):
     last: dict[tuple[str, str], str]
 
-    async def put(
-        self,
-        thread: str,
-        row: Row,
-        packs: Sequence[Pack],
-        generation: int | None,
-        *,
-        fence: int | None = None,
-        heads: Sequence[str] | None = None,
-        merged: Pack | None = None,
-    ) -> Put:
+    async def put(self, thread: str, row: Row, packs: Sequence[Pack], generation: int | None, **options: Any) -> Put:
         vars(self).setdefault("last", {})[thread, row.ns] = row.id
-        return await super().put(thread, row, packs, generation, fence=fence, heads=heads, merged=merged)
+        return await super().put(thread, row, packs, generation, **options)
 
     async def get(self, thread: str, ns: str, id: str | None) -> Loaded | None:
         last = vars(self).get("last", {})
@@ -149,18 +139,8 @@ class LatestByLastPut(MemoryStore):
 
 
 class LatestByIdAlone(MemoryStore):
-    async def put(
-        self,
-        thread: str,
-        row: Row,
-        packs: Sequence[Pack],
-        generation: int | None,
-        *,
-        fence: int | None = None,
-        heads: Sequence[str] | None = None,
-        merged: Pack | None = None,
-    ) -> Put:
-        answer = await super().put(thread, row, packs, generation, fence=fence, heads=heads, merged=merged)
+    async def put(self, thread: str, row: Row, packs: Sequence[Pack], generation: int | None, **options: Any) -> Put:
+        answer = await super().put(thread, row, packs, generation, **options)
         place = self._data.threads[thread]
         stored = place.rows[row.ns, row.id]
         place.leave((row.ns, row.id))
@@ -171,19 +151,9 @@ class LatestByIdAlone(MemoryStore):
 class PutAgainRewinds(MemoryStore):
     """A checkpoint put again gets a new sort key above all others."""
 
-    async def put(
-        self,
-        thread: str,
-        row: Row,
-        packs: Sequence[Pack],
-        generation: int | None,
-        *,
-        fence: int | None = None,
-        heads: Sequence[str] | None = None,
-        merged: Pack | None = None,
-    ) -> Put:
+    async def put(self, thread: str, row: Row, packs: Sequence[Pack], generation: int | None, **options: Any) -> Put:
         known = thread in self._data.threads and (row.ns, row.id) in self._data.threads[thread].rows
-        answer = await super().put(thread, row, packs, generation, fence=fence, heads=heads, merged=merged)
+        answer = await super().put(thread, row, packs, generation, **options)
         if known and not answer.stale:
             place = self._data.threads[thread]
             top = place.order[row.ns][-1][0]
@@ -214,19 +184,8 @@ class FencesUnread(MemoryStore):
 
 
 class AnyHeadWillDo(MemoryStore):
-    async def put(
-        self,
-        thread: str,
-        row: Row,
-        packs: Sequence[Pack],
-        generation: int | None,
-        *,
-        fence: int | None = None,
-        heads: Sequence[str] | None = None,
-        merged: Pack | None = None,
-    ) -> Put:
-        del heads
-        return await super().put(thread, row, packs, generation, fence=fence, merged=merged)
+    async def put(self, thread: str, row: Row, packs: Sequence[Pack], generation: int | None, **options: Any) -> Put:
+        return await super().put(thread, row, packs, generation, **{**options, "heads": None})
 
 
 class LeasesDieWithTheirThread(MemoryStore):
@@ -256,53 +215,24 @@ class TombstoneOfTheHeadAlone(MemoryStore):
 
 
 class NeverStale(MemoryStore):
-    async def put(
-        self,
-        thread: str,
-        row: Row,
-        packs: Sequence[Pack],
-        generation: int | None,
-        *,
-        fence: int | None = None,
-        heads: Sequence[str] | None = None,
-        merged: Pack | None = None,
-    ) -> Put:
-        return await super().put(thread, row, packs, None, fence=fence, heads=heads, merged=merged)
+    async def put(self, thread: str, row: Row, packs: Sequence[Pack], generation: int | None, **options: Any) -> Put:
+        return await super().put(thread, row, packs, None, **options)
 
 
 class MergesWhatIsRefused(MemoryStore):
-    async def put(
-        self,
-        thread: str,
-        row: Row,
-        packs: Sequence[Pack],
-        generation: int | None,
-        *,
-        fence: int | None = None,
-        heads: Sequence[str] | None = None,
-        merged: Pack | None = None,
-    ) -> Put:
-        place = self._data.threads.get(thread)
+    async def put(self, thread: str, row: Row, packs: Sequence[Pack], generation: int | None, **options: Any) -> Put:
+        place, merged = self._data.threads.get(thread), options.pop("merged", None)
         if place is not None and merged is not None:
             place.packs.absorb(merged)
-        return await super().put(thread, row, packs, generation, fence=fence, heads=heads)
+        return await super().put(thread, row, packs, generation, **options)
 
 
 class MergesTooMuch(MemoryStore):
     """Every pack that begins in a merged one goes, also one that reaches beyond it."""
 
-    async def put(
-        self,
-        thread: str,
-        row: Row,
-        packs: Sequence[Pack],
-        generation: int | None,
-        *,
-        fence: int | None = None,
-        heads: Sequence[str] | None = None,
-        merged: Pack | None = None,
-    ) -> Put:
-        answer = await super().put(thread, row, packs, generation, fence=fence, heads=heads)
+    async def put(self, thread: str, row: Row, packs: Sequence[Pack], generation: int | None, **options: Any) -> Put:
+        merged = options.pop("merged", None)
+        answer = await super().put(thread, row, packs, generation, **options)
         if merged is not None and not answer.stale:
             place = self._data.threads[thread]
             end = merged.first + merged.count
@@ -406,23 +336,9 @@ class ReadsWrite(MemoryStore):
 class StoredInTwoSteps(MemoryStore):
     """The checkpoint first, its items with a second request."""
 
-    async def put(
-        self,
-        thread: str,
-        row: Row,
-        packs: Sequence[Pack],
-        generation: int | None,
-        *,
-        fence: int | None = None,
-        heads: Sequence[str] | None = None,
-        merged: Pack | None = None,
-    ) -> Put:
-        answer = await super().put(thread, row, (), generation, fence=fence)
-        return (
-            answer
-            if answer.stale
-            else await super().put(thread, row, packs, generation, fence=fence, heads=heads, merged=merged)
-        )
+    async def put(self, thread: str, row: Row, packs: Sequence[Pack], generation: int | None, **options: Any) -> Put:
+        answer = await super().put(thread, row, (), generation, fence=options.get("fence"))
+        return answer if answer.stale else await super().put(thread, row, packs, generation, **options)
 
 
 class WaitingThreadsForgotten(MemoryStore):
