@@ -8,8 +8,8 @@ from typing import Any, cast
 
 from milepost.callstore import CallAnswer, CallChange, CallPage, CallQuery, unsettled
 from milepost.collector import many, unhurried
+from milepost.covering import longest, spans_in, uncovered
 from milepost.draws import draw
-from milepost.errors import Conflict
 from milepost.fences import Lease, head_moved, thread_deleted
 from milepost.store import (
     TOMBSTONE_IDS,
@@ -30,13 +30,10 @@ from milepost.store import (
     WriteRow,
     Wrote,
     bare,
-    longest,
-    spans_in,
-    uncovered,
 )
 from milepost.strays import StrayPage
 
-from milepost_postgres import calls, leases, pruning, security, sweeping, wire
+from milepost_postgres import calls, exporting, leases, pruning, security, sweeping, wire
 from milepost_postgres.found import Found
 from milepost_postgres.request import Parameters, Request, Step
 from milepost_postgres.schema import Schema
@@ -321,7 +318,7 @@ class PostgresStore:
         # A small thread goes as one batch. Of a large one the packs go first and the checkpoints last: what was taken
         # over of them is whole at any time.
         if after is None:
-            chart = await self._read("export a thread", "export_packs", _export_from("packs", (), thread, limit))
+            chart = await self._read("export a thread", "export_packs", exporting.portion("packs", (), thread, limit))
             found = Found(chart)
             if not found.kinds[THREAD]:
                 return None
@@ -335,19 +332,19 @@ class PostgresStore:
                 page = await self.calls(CallQuery(thread), tuple(place) or None, limit)
                 return Batch(calls=page.rows, cursor=page.cursor and (phase, token, *page.cursor))
             found = Found(
-                await self._read("export a thread", f"export_{phase}", _export_from(phase, place, thread, limit))
+                await self._read("export a thread", f"export_{phase}", exporting.portion(phase, place, thread, limit))
             )
-            _unchanged(thread, token, found)
+            exporting.unchanged(thread, token, found)
         rows, writes, packs = found.batch()
-        return Batch(rows, writes, packs, _onward(phase, token, rows, writes, packs, limit))
+        return Batch(rows, writes, packs, exporting.onward(phase, token, rows, writes, packs, limit))
 
     async def _export_whole(self, thread: str, token: str, found: Found, limit: int) -> Batch:
         packs = found.batch()[2]
         names = [("export_writes", "writes"), ("export_rows", "rows")]
-        steps = tuple(self._queries[name].step(_export_from(phase, (), thread, limit)) for name, phase in names)
+        steps = tuple(self._queries[name].step(exporting.portion(phase, (), thread, limit)) for name, phase in names)
         written, entered = await self._answers(Request("export a thread", steps))
         more = Found(many(Row, [*written, *entered]))
-        _unchanged(thread, token, more)
+        exporting.unchanged(thread, token, more)
         rows, writes, _ = more.batch()
         return Batch(rows, writes, packs, ("calls", token))
 
@@ -527,54 +524,6 @@ def _write_columns(rows: Sequence[WriteRow]) -> Parameters:
         "spans": wire.texts(wire.literal(row.spans) for row in rows),
         "values": wire.byteas(row.value for row in rows),
     }
-
-
-def _export_from(phase: str, place: Sequence[str], thread: str, limit: int) -> Parameters:
-    """The parameters of a part of an export, from the place where the part before ended."""
-    at: Parameters
-    if phase == "packs":
-        writer, first = place or ("-1", "-1")
-        at = {"after_writer": wire.int8(int(writer)), "after_first": wire.int8(int(first))}
-    elif phase == "writes":
-        spot, slot, idx = place or ("", "", str(-(1 << 31)))
-        at = {
-            "after_place": bytes.fromhex(spot),
-            "after_slot": bytes.fromhex(slot),
-            "after_idx": wire.int8(int(idx)),
-        }
-    else:
-        key, ns = place or (None, None)
-        at = {"after_key": wire.text(key), "after_ns": wire.text(ns)}
-    return {"thread": wire.digest(thread), "limit": wire.int8(limit), **at}
-
-
-def _unchanged(thread: str, token: str, found: Found) -> None:
-    """An export is of one state of the thread."""
-    if any(row.t1 != token for row in found.kinds[THREAD]) or not found.kinds[THREAD]:
-        raise Conflict(
-            f"thread {thread!r} was written to while it was read: read it again from its beginning", thread=thread
-        )
-
-
-def _onward(
-    phase: str,
-    token: str,
-    rows: Sequence[CheckpointRow],
-    writes: Sequence[tuple[str, str, WriteRow]],
-    packs: Sequence[Pack],
-    limit: int,
-) -> tuple[str, ...] | None:
-    """Where an export goes on."""
-    if phase == "packs":
-        if len(packs) >= limit:
-            return (phase, token, str(packs[-1].writer), str(packs[-1].first))
-        return ("writes", token)
-    if phase == "writes":
-        if len(writes) >= limit:
-            ns, id, row = writes[-1]
-            return (phase, token, wire.place(ns, id).hex(), wire.digest(row.task).hex(), str(row.idx))
-        return ("rows", token)
-    return (phase, token, rows[-1].key, rows[-1].ns) if len(rows) >= limit else ("calls", token)
 
 
 def _refuse(thread: str, dead: str | None, what: str) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from itertools import chain
 from typing import Any, Final, TypeVar, cast
 
 from milepost.callstore import CallAnswer, CallChange, CallPage, CallQuery
+from milepost.covering import spans_in, uncovered
 from milepost.draws import draw
 from milepost.errors import Conflict, InvalidConfig
 from milepost.fences import Lease
@@ -32,8 +32,6 @@ from milepost.store import (
     WriteRow,
     Wrote,
     merge_spans,
-    spans_in,
-    uncovered,
 )
 from milepost.strays import StrayPage
 
@@ -209,8 +207,7 @@ class RedisStore:
             snapshots = _snapshots(thread, reply[1], reply[2])
             if not items:
                 return Loaded(tuple(snapshots), {})
-            rows = (spans for one in snapshots for spans in (one.row.spans, *(write.spans for write in one.writes)))
-            packs = await self._fetch(thread, merge_spans(chain.from_iterable(rows)), reply[1])
+            packs = await self._fetch(thread, merge_spans(spans_in(snapshots)), reply[1])
             if packs is not None:
                 return Loaded(tuple(snapshots), {thread: packs})
         raise restless(thread, _TRIES)

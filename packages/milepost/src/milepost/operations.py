@@ -343,8 +343,7 @@ class Operations:
                                 continue
                         ns = asked or snapshot.row.ns
                         shelf = shelves.get(snapshot.thread) or codec.shelf("", ())
-                        item = await again(partial(self._item, side, store, snapshot, shelf, ns))
-                        if item is None:
+                        if (item := await again(partial(self._item, side, store, snapshot, shelf, ns))) is None:
                             continue
                     except (Corrupt, FormatTooNew, Moved, SchemaMismatch, Unserializable) as exc:
                         # Of all threads, one that this release cannot read, or that is rewritten, holds up no other.
@@ -358,8 +357,7 @@ class Operations:
 
             if self.upgrader is not None and self.upgrader.frees:
                 found = await read()
-            else:
-                # Nothing is awaited: without a pause, the collector would go through each checkpoint several times.
+            else:  # nothing is awaited, and the collector would go through each checkpoint several times
                 with unhurried(sum(span.count for snapshot in loaded.snapshots for span in snapshot.row.spans)):
                     found = flavour.run(read())
             if event:
@@ -464,8 +462,7 @@ class Operations:
                 head = codec.size(draft) if place.ns == growth.ns else None
                 growth.note(place.thread, sum(len(pack.data) for pack in placed.packs), head)
             if event:
-                sent = placed.packs if placed.merged is None else (*placed.packs, placed.merged)
-                event.bytes = len(placed.row.header) + sum(len(pack.data) for pack in sent)
+                event.bytes = placed.bytes
                 event.items_new, event.items_reused = len(placed.fresh), placed.reused
         return place.config(placed.row.id)
 

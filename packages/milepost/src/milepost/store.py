@@ -321,7 +321,7 @@ class Store(Strays, Protocol):
         A replaced checkpoint keeps its sort key and its time. Packs that are stored already are left alone.
 
         `merged`, which is given with a generation only, holds what the packs hold that lie in it, under the same
-        addresses, and takes their place. The generation stays. Nothing is merged where nothing is stored.
+        addresses, and takes their place. The generation stays, and nothing is merged where nothing is stored.
 
         Raises `LeaseLost` when the thread's lease has a fence greater than `fence`, `ThreadDeleted` by the tombstone
         rule (`Tombstone.refuses`) for ``row.id``, ``row.parent`` and ``row.ancestors``, and `Conflict` when `heads` are given, the
@@ -544,54 +544,6 @@ def merge_spans(spans: Iterable[Span]) -> tuple[Span, ...]:
     return tuple(merged)
 
 
-def uncovered(spans: Iterable[Span], packs: Sequence[Pack]) -> tuple[Span, ...]:
-    """The parts of `spans` that seem to be in none of `packs`, which are all different and each overlap one of them.
-
-    For stores that find packs by where they begin, and of those that begin before a run only the nearest one. That is
-    enough unless a pack lies inside another: then what only the outer one holds shows here. It may also show where the
-    outer one is among `packs`.
-    """
-    wanted = merge_spans(spans)
-    if len(packs) == sum([span[2] for span in wanted]) == sum([pack[2] for pack in packs]):
-        return ()  # one for each item
-    held: dict[int, list[tuple[int, int]]] = {}
-    for writer, first, count, _ in packs:
-        held.setdefault(writer, []).append((first, first + count))
-    for runs in held.values():
-        runs.sort()
-    gaps: list[Span] = []
-    for writer, first, count in wanted:
-        runs, reached, end = held.get(writer, []), first, first + count
-        for start, stop in runs[max(bisect.bisect_left(runs, (first + 1,)) - 1, 0) :]:
-            if start > reached:
-                break
-            reached = max(reached, stop)
-        if reached < end:
-            gaps.append(Span(writer, reached, end - reached))
-    return tuple(gaps)
-
-
-def spans_in(snapshots: Iterable[Snapshot], *, rows: bool = True) -> list[Span]:
-    """Every address that checkpoints and their pending writes refer to; without `rows`, that the writes do."""
-    found: list[Span] = []
-    for snapshot in snapshots:
-        if rows:
-            found += snapshot.row.spans
-        for write in snapshot.writes:
-            found += write.spans
-    return found
-
-
-def longest(packs: Iterable[Pack]) -> Sequence[Pack]:
-    """Of packs that begin at the same item, the one that holds most."""
-    found: dict[tuple[int, int], Pack] = {}
-    for pack in packs:
-        held = found.get(pack[:2])
-        if held is None or held[2] < pack[2]:
-            found[pack[:2]] = pack
-    return list(found.values())
-
-
 def settle_row(row: WriteRow, at: WriteRow | None) -> tuple[bool, bool]:
     """How `row` fares at a place held by `at`: (store it, count it as accepted).
 
@@ -628,8 +580,8 @@ class Backend(Protocol):
     """Scheme-like name for events and errors: "memory", "files", "postgres"."""
     capabilities: frozenset[str]
     """What tests and tools may expect: "durable" (survives the process), "shared" (other processes see it),
-    "damage" (parts can be lost under it), "merging" (many packs are so much dearer to read than one that small ones are
-    merged while a thread is written to), "ledger" (its stores are also `milepost.callstore.CallStore`),
+    "damage" (parts can be lost under it), "merging" (many packs are dear to read, and small ones are merged in time),
+    "ledger" (its stores are also `milepost.callstore.CallStore`),
     "transactions" (it is also `milepost.callstore.Joins`), "tenants" (it is also `milepost.tenants.Fenced`)."""
 
     def blocking(self) -> Store:

@@ -59,6 +59,12 @@ class Placed:
     """Small packs of earlier writes."""
 
     @property
+    def bytes(self) -> int:
+        """How many bytes of values are sent."""
+        packs = self.packs if self.merged is None else (*self.packs, self.merged)
+        return len(self.row.header) + sum(len(pack.data) for pack in packs)
+
+    @property
     def reused(self) -> int:
         """How many items are referred to and not sent."""
         return sum(span.count for span in self.row.spans) - len(self.fresh)
