@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+import warnings
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +104,41 @@ async def test_cluster_clients_of_the_application(
         await saver.aclose()
         assert await client.ping()
     blocking.close()
+
+
+@pytest.mark.parametrize("ends", ["closed", "stopped"])
+def test_no_connection_is_left_open(cluster: servers_redis.Cluster, ends: str) -> None:
+    """However the requests on their way and the end of the store, or of its event loop, come together."""
+
+    async def late(store: Store, number: int) -> AsyncGenerator[None]:
+        try:
+            yield
+        finally:
+            await store.stats(f"t{number}")
+
+    async def work(backend: milepost_redis.RedisBackend, millis: int) -> list[AsyncGenerator[None]]:
+        store = backend.asynchronous()
+        if ends == "closed":
+            tasks = [asyncio.create_task(store.stats(f"t{number}")) for number in range(20)]
+            await asyncio.sleep(millis / 1000)
+            await backend.aclose()
+            await asyncio.gather(*tasks)
+            return []
+        await store.stats("t")
+        left = [late(store, number) for number in range(5)]
+        for each in left:
+            await anext(each)
+        return left
+
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        for millis in range(20):
+            backend = milepost_redis.open_backend(cluster.url(), prefix=f"c{next(_NUMBERS)}", durability="memory")
+            asyncio.run(work(backend, millis))
+            backend.close()
+            del backend
+            gc.collect()
+    assert not [str(each.message) for each in heard]
 
 
 def slot_of(backend: milepost_redis.RedisBackend, thread: str) -> int:

@@ -268,19 +268,42 @@ class AsyncRouted:
 
     def __init__(self, client: Any, *, owned: bool) -> None:
         self._client = client
-        self._watch = Watch(client.aclose) if owned else None
+        self._watch = Watch(self._last) if owned else None
+        self._talks = 0
+        """How many are at work. The client closes what is open at that moment, not what is just being connected."""
+        self._idle = asyncio.Event()
+        self._idle.set()
 
     async def talk(self, commands: Sequence[Words], last: Words | None = None, *, fresh: bool = False) -> list[Any]:
-        if self._watch is not None:
-            await self._watch.begin()
+        if self._watch is None:
+            return await self._whole(commands, last, fresh=fresh)
+        await self._watch.begin()
+        self._talks += 1
+        self._idle.clear()
         try:
-            if last is not None:
-                (command,) = commands
-                return await whole(self._together(command, last, fresh=fresh))
-            return await whole(self._talk(commands))
+            return await self._whole(commands, last, fresh=fresh)
         finally:
-            if self._watch is not None and self._watch.over:
-                await self._client.aclose()
+            self._talks -= 1
+            if not self._talks:
+                self._idle.set()
+                if self._watch.over:
+                    await self._end()
+
+    async def _whole(self, commands: Sequence[Words], last: Words | None, *, fresh: bool) -> list[Any]:
+        if last is not None:
+            (command,) = commands
+            return await whole(self._together(command, last, fresh=fresh))
+        return await whole(self._talk(commands))
+
+    async def _last(self) -> None:
+        await self._idle.wait()
+        await self._end()
+
+    async def _end(self) -> None:
+        await self._client.aclose()
+        # A client that gave a cluster up for lost takes itself for closed, and keeps what was connected meanwhile.
+        for nodes in ("nodes_cache", "startup_nodes"):
+            await self._client.nodes_manager.aclose(nodes)
 
     async def _talk(self, commands: Sequence[Words]) -> list[Any]:
         replies: list[Any] = []
