@@ -41,6 +41,22 @@ def test_a_snapshot_says_what_the_log_says(path: Path) -> None:
         scan.advance(file.fileno(), read, thawed.end)
     assert read.freeze() == thawed.freeze()
     assert read.live == thawed.live
+    assert (thawed.ids(), thawed.counts()) == (read.ids(), read.counts())
+    assert read.freeze() == thawed.freeze(), "also when it was unpacked"
+
+
+def test_the_latest_checkpoint_lies_ready_in_a_snapshot(path: Path) -> None:
+    """Nothing else is unpacked for it: a thread of any length is read at once by a new process."""
+    thawed = Index.thaw(unwrap(snapshot_of(path).read_bytes()))
+    assert thawed is not None
+    head = thawed.head("")
+    assert head is not None
+    assert head.id == name(LENGTH - 1)
+    places = thawed.writes("", head.id)
+    assert [channel for channel, *_ in places.values()] == ["x"]
+    assert not vars(thawed.namespaces[""]).keys() & {"rows", "order", "writes"}
+    assert thawed.row("", head.id) == head == thawed.head("")
+    assert thawed.writes("", name(0)) != places == thawed.writes("", head.id)
 
 
 def test_who_wrote_and_closes_leaves_a_snapshot_of_everything(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import bisect
 from array import array
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import repeat
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
@@ -24,7 +23,7 @@ from milepost_files.calls import CallIndex
 from milepost_files.frames import Record
 from milepost_files.uptime import Uptime
 
-_SNAPSHOT: Final = 4
+_SNAPSHOT: Final = 5
 _MAGIC: Final = b"MPX1"
 
 # About what a record takes in a log besides its blob and its texts, rather too much than too little: only the decision
@@ -63,18 +62,49 @@ WritePlaces = dict[tuple[str, int], WritePlace]
 """(task, idx) -> where that write lies."""
 
 
-@dataclass(slots=True)
 class Namespace:
-    """One namespace of a thread."""
+    """One namespace of a thread.
 
-    rows: dict[str, Row] = field(default_factory=dict)
-    order: list[tuple[str, str]] = field(default_factory=list)
+    Of one that comes from a snapshot, what is asked for is unpacked then: who goes on with a run wants the latest
+    checkpoint, which lies ready.
+    """
+
+    rows: dict[str, Row]
+    order: list[tuple[str, str]]
     """(sort key, id) of every row, ascending."""
-    writes: dict[str, WritePlaces] = field(default_factory=dict)
+    writes: dict[str, WritePlaces]
     """Checkpoint id -> its pending writes. The checkpoint need not be there."""
 
+    def __init__(self, frozen: Sequence[Any] = ((), (), b"\x90", b"\x90")) -> None:
+        self._head, self._last, self._rows, self._writes = frozen
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("rows", "order"):
+            self.rows, self.order = _thaw_rows(self._rows)
+        elif name == "writes":
+            self.writes = _thaw_writes(self._writes)
+        return object.__getattribute__(self, name)
+
+    def freeze(self) -> Sequence[Any]:
+        """What makes this namespace again."""
+        if not self.__dict__.keys() & {"rows", "writes"}:
+            return self._head, self._last, self._rows, self._writes
+        head = self.head()
+        rows = [_freeze_row(self.rows[id]) for _, id in self.order]
+        writes = [[id, _freeze_writes(writes)] for id, writes in self.writes.items()]
+        last = _freeze_writes(self.writes_of(head.id)) if head else ()
+        return _freeze_row(head) if head else (), last, ormsgpack.packb(rows), ormsgpack.packb(writes)
+
     def head(self) -> Row | None:
+        if "order" not in self.__dict__:
+            return _thaw_row(*self._head) if self._head else None
         return self.rows[self.order[-1][1]] if self.order else None
+
+    def writes_of(self, id: str) -> WritePlaces:
+        """The pending writes of a checkpoint."""
+        if "writes" not in self.__dict__ and self._head and self._head[0] == id:
+            return _thaw_places(self._last, {})
+        return self.writes.get(id, {})
 
     def below(self, key: tuple[str, ...]) -> Iterator[Row]:
         """Rows whose (sort key, id) is less than `key`, descending."""
@@ -239,7 +269,7 @@ class Index:
 
     def writes(self, ns: str, id: str) -> WritePlaces:
         namespace = self.namespaces.get(ns)
-        return namespace.writes.get(id, {}) if namespace else {}
+        return namespace.writes_of(id) if namespace else {}
 
     def losses(self, ns: str, id: str, channels: Collection[str] | None = None) -> tuple[str, ...]:
         """The pending writes of a checkpoint (to `channels`, or all) that were left out, in words."""
@@ -429,20 +459,7 @@ class Index:
 
     def freeze(self) -> bytes:
         """The index as the bytes of a snapshot file."""
-        namespaces = [
-            [
-                ns,
-                [
-                    [row.id, None if row.key == row.id else row.key, row.parent, row.at, row.offset, row.length]
-                    for row in (namespace.rows[id] for _, id in namespace.order)
-                ],
-                [
-                    [id, [[*place, *write] for place, write in writes.items()]]
-                    for id, writes in namespace.writes.items()
-                ],
-            ]
-            for ns, namespace in self.namespaces.items()
-        ]
+        namespaces = [[ns, *namespace.freeze()] for ns, namespace in self.namespaces.items()]
         packs = [
             [writer, packs.longest, *(column.tobytes() for column in packs.columns())]
             for writer, packs in self.packs.items()
@@ -503,25 +520,48 @@ class Index:
         index.calls.thaw(calls)
         if tombstone:
             index.tombstone = Tombstone(tuple(tombstone[0]), tombstone[1], tombstone[2])
-        channels: dict[str, str] = {}
-        for ns, rows, pending in namespaces:
-            namespace = index.namespaces[ns] = Namespace()
-            for id, key, parent, at, offset, length in rows:
-                above = namespace.rows.get(parent) if parent is not None else None
-                row = Row(id, key or id, above.id if above else parent, at, offset, length)
-                namespace.rows[id] = row
-                namespace.order.append((row.key, id))
-            for id, writes in pending:
-                namespace.writes[id] = {
-                    (task, idx): WritePlace(channels.setdefault(channel, channel), offset, length)
-                    for task, idx, channel, offset, length in writes
-                }
+        index.namespaces = {ns: Namespace(frozen) for ns, *frozen in namespaces}
         for writer, longest, *columns in writers:
             packs = index.packs[writer] = Packs()
             packs.longest = longest
             for column, raw in zip(packs.columns(), columns, strict=True):
                 column.frombytes(raw)
         return index
+
+
+def _freeze_row(row: Row) -> Sequence[Any]:
+    return row.id, None if row.key == row.id else row.key, row.parent, row.at, row.offset, row.length
+
+
+def _thaw_row(id: str, key: str | None, parent: str | None, at: float, offset: int, length: int) -> Row:
+    return Row(id, key or id, parent, at, offset, length)
+
+
+def _thaw_rows(data: bytes) -> tuple[dict[str, Row], list[tuple[str, str]]]:
+    rows: dict[str, Row] = {}
+    order: list[tuple[str, str]] = []
+    for id, key, parent, at, offset, length in ormsgpack.unpackb(data):
+        above = rows.get(parent)
+        row = rows[id] = Row(id, key or id, above.id if above else parent, at, offset, length)
+        order.append((row.key, id))
+    return rows, order
+
+
+def _freeze_writes(writes: WritePlaces) -> Sequence[Any]:
+    return [(*place, *write) for place, write in writes.items()]
+
+
+def _thaw_writes(data: bytes) -> dict[str, WritePlaces]:
+    channels: dict[str, str] = {}
+    return {id: _thaw_places(writes, channels) for id, writes in ormsgpack.unpackb(data)}
+
+
+def _thaw_places(writes: Sequence[Any], channels: dict[str, str]) -> WritePlaces:
+    """`channels` has the names of channels, so that there is one text of each."""
+    return {
+        (task, idx): WritePlace(channels.setdefault(channel, channel), offset, length)
+        for task, idx, channel, offset, length in writes
+    }
 
 
 def _row_cost(ns: str, row: Row) -> int:
