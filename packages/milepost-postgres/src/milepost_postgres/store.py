@@ -516,13 +516,13 @@ class _Given:
 
 def _write_columns(rows: Sequence[WriteRow]) -> Parameters:
     return {
-        "tasks": wire.texts(row.task for row in rows),
-        "slots": wire.byteas(wire.digest(row.task) for row in rows),
-        "idxs": wire.int8s(row.idx for row in rows),
-        "paths": wire.texts(row.path for row in rows),
-        "channels": wire.texts(row.channel for row in rows),
-        "spans": wire.texts(wire.literal(row.spans) for row in rows),
-        "values": wire.byteas(row.value for row in rows),
+        "tasks": wire.texts([row.task for row in rows]),
+        "slots": wire.byteas([wire.digest(row.task) for row in rows]),
+        "idxs": wire.int8s([row.idx for row in rows]),
+        "paths": wire.texts([row.path for row in rows]),
+        "channels": wire.texts([row.channel for row in rows]),
+        "spans": wire.texts([wire.literal(row.spans) if row.spans else "{}" for row in rows]),
+        "values": wire.byteas([row.value for row in rows]),
     }
 
 

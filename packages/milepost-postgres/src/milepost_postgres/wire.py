@@ -51,11 +51,9 @@ def _array(oid: int, elements: Sequence[bytes | None]) -> bytes:
     if not elements:
         return _EMPTY.pack(0, 0, oid)
     parts = [_ARRAY.pack(1, None in elements, oid, len(elements), 1)]
+    length = _LENGTH.pack
     for element in elements:
-        if element is None:
-            parts.append(_NULL)
-        else:
-            parts += (_LENGTH.pack(len(element)), element)
+        parts += (_NULL,) if element is None else (length(len(element)), element)
     return b"".join(parts)
 
 
@@ -97,6 +95,7 @@ def thread_row(row: tuple[Any, ...]) -> ThreadRow:
     )
 
 
+@lru_cache(256)
 def digest(of: str) -> bytes:
     """What stands for a text in keys: the first half of its SHA-256."""
     return hashlib.sha256(of.encode()).digest()[:16]
@@ -128,14 +127,22 @@ def spans_of(numbers: Sequence[int]) -> tuple[Span, ...]:
     return tuple(map(Span, numbers[::3], numbers[1::3], numbers[2::3]))
 
 
-def packs(given: Sequence[Pack]) -> dict[str, bytes | None]:
+def packs(given: Sequence[Pack]) -> Mapping[str, bytes | None]:
     """The parameters that stand for packs."""
+    return _packs(given) if given else _NO_PACKS
+
+
+def _packs(given: Sequence[Pack]) -> Mapping[str, bytes | None]:
     return {
         "writers": int8s(pack.writer for pack in given),
         "firsts": int8s(pack.first for pack in given),
         "counts": int8s(pack.count for pack in given),
         "data": byteas(pack.data for pack in given),
     }
+
+
+_NO_PACKS: Final = _packs(())
+"""Most writes have none."""
 
 
 def merged(pack: Pack) -> dict[str, bytes | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from milepost_redis.wire import Tag
 
@@ -26,4 +27,8 @@ class Layout:
     """The versions of the server that were seen."""
 
     def tag(self, thread: str) -> Tag:
-        return Tag(self.prefix, thread)
+        return _tag(self.prefix, thread)
+
+
+_tag = lru_cache(maxsize=256)(Tag)
+"""A thread that is at work is asked for again and again."""

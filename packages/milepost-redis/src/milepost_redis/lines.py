@@ -347,7 +347,8 @@ class AsyncRouted:
 async def send(connection: Any, commands: Sequence[Words]) -> None:
     """Send commands over an async connection of redis-py."""
     packed = pack(connection, commands)
-    await connection.connect()
+    if not connection.is_connected:
+        await connection.connect()
     await connection.send_packed_command([packed], check_health=False)
 
 

@@ -6,8 +6,8 @@ below it: its connections, which know how to reach a server, log in and parse re
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
 from typing import Any, Final, Protocol
 
 from redis.exceptions import AskError, ClusterDownError, MovedError, ResponseError
@@ -51,7 +51,8 @@ def converse(connection: Any, commands: Sequence[Words]) -> list[Any]:
     """`Source.talk` over one connection of redis-py. Whatever goes wrong, no reply is left for whoever comes next."""
     packed = pack(connection, commands)
     # To send connects too, but not a connection behind sentinels to whoever is the primary now.
-    connection.connect()
+    if not getattr(connection, "is_connected", False):  # redis-py asks its retries first, and has not always told
+        connection.connect()
     connection.send_packed_command([packed], check_health=False)
     replies: list[Any] = []
     try:
@@ -82,12 +83,17 @@ class Pool:
         self._patience = patience
         self._end = end
         self._idle: list[Any] = []
-        self._places = threading.BoundedSemaphore(size)
+        self._places: SimpleQueue[None] = SimpleQueue()
+        """Who has one of these may talk. A semaphore of the library is as good, but made of Python."""
+        for _ in range(size):
+            self._places.put(None)
         self._closed = False
 
     def talk(self, commands: Sequence[Words], last: Words | None = None, *, fresh: bool = False) -> list[Any]:
-        if not self._places.acquire(timeout=self._patience):
-            raise crowded(self._size, self._patience)
+        try:
+            self._places.get(timeout=self._patience)
+        except Empty:
+            raise crowded(self._size, self._patience) from None
         try:
             if self._closed:
                 raise closed()
@@ -102,7 +108,7 @@ class Pool:
             finally:
                 self._give(connection)
         finally:
-            self._places.release()
+            self._places.put(None)
 
     def _give(self, connection: Any) -> None:
         self._idle.append(connection)

@@ -6,6 +6,7 @@ import hashlib
 import json
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
@@ -24,6 +25,9 @@ _GROUP: Final = struct.Struct(">QI")
 _MEMBER: Final = struct.Struct(">cQQI")
 _HEAD: Final = struct.Struct(">BBB8sddddddd")
 _GENERATION: Final = struct.Struct(">q")
+
+_json: Final = json.JSONEncoder(separators=(",", ":")).encode
+"""`json.dumps` makes an encoder for each call that asks for anything."""
 
 NUL: Final = b"\0"
 
@@ -145,7 +149,8 @@ def parent(id: str | None) -> bytes:
 
 def rest(row: CheckpointRow) -> bytes:
     """What of a row the scripts keep as it is."""
-    return framed(spans(row.spans)) + framed(_facets(row.facets)) + row.header
+    given, told = spans(row.spans) if row.spans else b"", _facets(row.facets)
+    return b"".join((_LENGTH.pack(len(given)), given, _LENGTH.pack(len(told)), told, row.header))
 
 
 def checkpoint(place: bytes, value: bytes) -> CheckpointRow:
@@ -208,7 +213,12 @@ def named(place: bytes) -> tuple[str, str]:
 
 def slot(row: WriteRow) -> bytes:
     """Where a write lies among those of its checkpoint: task and position."""
-    return hashlib.blake2b(row.task.encode(), digest_size=12).digest() + _IDX.pack(row.idx)
+    return _task(row.task) + _IDX.pack(row.idx)
+
+
+@lru_cache(256)
+def _task(task: str) -> bytes:
+    return hashlib.blake2b(task.encode(), digest_size=12).digest()
 
 
 def flag(row: WriteRow) -> bytes:
@@ -218,13 +228,20 @@ def flag(row: WriteRow) -> bytes:
 
 def write_value(row: WriteRow) -> bytes:
     """A pending write as it is stored."""
+    channel, path, task = row.channel.encode(), row.path.encode(), row.task.encode()
+    given = spans(row.spans) if row.spans else b""
+    length = _LENGTH.pack
     return b"".join(
         (
-            framed(row.channel.encode()),
-            framed(row.path.encode()),
-            framed(row.task.encode()),
+            length(len(channel)),
+            channel,
+            length(len(path)),
+            path,
+            length(len(task)),
+            task,
             _IDX.pack(row.idx),
-            framed(spans(row.spans)),
+            length(len(given)),
+            given,
             row.value,
         )
     )
@@ -310,11 +327,11 @@ def _forms(value: Scalar) -> Iterable[Scalar]:
 
 
 def _facets(facets: Mapping[str, Scalar]) -> bytes:
-    return b"[" + b",".join(_pair(key, value) for key, value in facets.items()) + b"]"
+    return b"[" + b",".join([_json(pair).encode() for pair in facets.items()]) + b"]"
 
 
 def _pair(key: str, value: Scalar) -> bytes:
-    return json.dumps([key, value], separators=(",", ":")).encode()
+    return _json([key, value]).encode()
 
 
 class _Reader:

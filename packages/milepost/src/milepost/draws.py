@@ -20,6 +20,12 @@ class _Dice:
         self._until = 0.0
 
     def draw(self) -> int:
+        """A random number of 63 bits, not negative. No secret: who knows many of them can tell the next.
+
+        Not the system's each time: to ask it, a thread gives up the interpreter, and waits for it among all others. Not
+        those of `random` either, which an application may set going from the same number everywhere. For what must never
+        be drawn twice, since a thread's data would be lost, there is `secrets`.
+        """
         # Whoever goes on from the same memory would draw the same: a child of this process, also one of a server that
         # forks without Python's knowledge, and a machine that was restored from a snapshot.
         now = time.monotonic()
@@ -31,13 +37,4 @@ class _Dice:
 
 
 _dice = _Dice()
-
-
-def draw() -> int:
-    """A random number of 63 bits, not negative. No secret: who knows many of them can tell the next.
-
-    Not the system's each time: to ask it, a thread gives up the interpreter, and waits for it among all others. Not those
-    of `random` either, which an application may set going from the same number everywhere. For what must never be drawn
-    twice, since a thread's data would be lost, there is `secrets`.
-    """
-    return _dice.draw()
+draw: Final = _dice.draw

@@ -13,6 +13,8 @@ from milepost.schema.image import START
 
 def overlooked(draft: Draft) -> str:
     """What the graph does not know of the checkpoint before a draft; "" for nothing."""
+    if not (draft.lost or draft.passed or draft.left):  # nearly always
+        return ""
     parts = [
         f"{what} {', '.join(map(repr, names))}, {end}"
         for what, names, end in (
@@ -30,8 +32,6 @@ def overlooked(draft: Draft) -> str:
         )
         if names
     ]
-    if not parts:
-        return ""
     return (
         f"the checkpoint before {draft.id!r} has {'; it has '.join(parts)}. If keys of its state were renamed or removed, "
         "declare a schema with an upgrade."

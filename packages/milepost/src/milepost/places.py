@@ -47,6 +47,7 @@ WAS: Final = "__milepost_was__"
 before, the oldest first. Runs of these may make calls from it yet, under the names of then. No reader is given it."""
 
 _HIDDEN: Final = {NAMED, WAS}
+_PAIRS: Final = frozenset({tuple, list})
 
 ATTACHMENTS = "__milepost_attachments__"
 """The namespace of what compaction moved out of a thread's state. No graph has it, and no listing shows it."""
@@ -190,8 +191,9 @@ def check_writes(value: object) -> list[tuple[str, Any]]:
     """Pairs of a channel's name and a value."""
     try:
         writes = list(cast("Iterable[Any]", value))
-        if not any(isinstance(write, (str, bytes)) for write in writes):  # a text of two characters is no pair
-            return [(check_channel(channel), given) for channel, given in writes]
+        # A text of two characters is no pair.
+        if _PAIRS.issuperset(map(type, writes)) or not any(isinstance(write, (str, bytes)) for write in writes):
+            return [(channel if type(channel) is str else check_channel(channel), given) for channel, given in writes]
     except (TypeError, ValueError):
         pass
     raise InvalidConfig(
@@ -224,8 +226,9 @@ def check_names(value: object, what: str) -> Mapping[str, Any]:
 def check_checkpoint(checkpoint: object) -> str:
     """The id of what LangGraph calls a checkpoint, if it has what every checkpoint has."""
     found = check_dict(checkpoint, "checkpoint")
-    check_dict(found.get("channel_values"), "the checkpoint's channel_values")
-    check_dict(found.get("channel_versions"), "the checkpoint's channel_versions")
+    for key in ("channel_values", "channel_versions"):
+        if type(found.get(key)) is not dict:
+            check_dict(found.get(key), f"the checkpoint's {key}")
     id = check_id(found.get("id"), "checkpoint id")
     if not id:
         raise InvalidConfig("the checkpoint's id is empty", what="checkpoint id", value="''")
@@ -266,14 +269,17 @@ def check_limit(value: object) -> int | None:
 
 def configurable(config: object) -> Mapping[str, Any]:
     """``config["configurable"]``. Raises `InvalidConfig` when there is none."""
-    inner = config.get("configurable") if isinstance(config, Mapping) else None
-    if not isinstance(inner, Mapping):
+    # By type first: to ask whether something is a Mapping takes longer than all else here.
+    given: Any = config
+    inner: Any = given.get("configurable") if type(given) is dict or isinstance(given, Mapping) else None
+    if type(inner) is not dict and not isinstance(inner, Mapping):
         raise InvalidConfig(
             'the config has no "configurable": pass {"configurable": {"thread_id": "…"}}',
             what="config",
             value=_shown(config),
         )
-    return cast("Mapping[str, Any]", inner)
+    found: Mapping[str, Any] = inner
+    return found
 
 
 def place_of(config: object) -> Place:
@@ -289,7 +295,7 @@ def place_of(config: object) -> Place:
     ns, id = inner.get("checkpoint_ns"), inner.get("checkpoint_id")
     return Place(
         check_thread(inner["thread_id"]),
-        "" if ns is None else check_id(ns, "checkpoint_ns"),
+        "" if ns is None or ns == "" else check_id(ns, "checkpoint_ns"),
         None if id is None or id == "" else check_id(id, "checkpoint_id"),
     )
 

@@ -485,10 +485,10 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
         return self._bound[1]
 
     def _blocking(self) -> BlockingSide:
-        return BlockingSide(self._shared.backend.blocking())
+        return self._shared.blocking()
 
     def _async(self) -> AsyncSide:
-        return AsyncSide(self._shared.backend.asynchronous())
+        return self._shared.asynchronous()
 
     def _query(
         self, config: RunnableConfig | None, wanted: dict[str, Any] | None, before: RunnableConfig | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import weakref
 from typing import Protocol
@@ -14,6 +15,7 @@ from milepost.observe import Observers
 from milepost.pending import Pending
 from milepost.runs import Runs
 from milepost.schema import Schemas
+from milepost.sides import AsyncSide, BlockingSide
 from milepost.spaces import Spaces
 from milepost.store import Backend
 
@@ -61,7 +63,26 @@ class Shared:
         self.growth: Growth | None = None
         self.ready = not setup
         self.closed = False
+        self._blocking: BlockingSide | None = None
+        self._asynchronous: tuple[weakref.ref[asyncio.AbstractEventLoop], AsyncSide] | None = None
         _alive.add(self)
+
+    def blocking(self) -> BlockingSide:
+        """The store, for callers that block."""
+        side = self._blocking
+        if side is None:
+            side = self._blocking = BlockingSide(self.backend.blocking())
+        return side
+
+    def asynchronous(self) -> AsyncSide:
+        """The store, for callers in the running event loop."""
+        loop = asyncio.get_running_loop()
+        kept = self._asynchronous
+        if kept is not None and kept[0]() is loop:
+            return kept[1]
+        side = AsyncSide(self.backend.asynchronous())
+        self._asynchronous = (weakref.ref(loop), side)
+        return side
 
     def renew(self) -> None:
         """In a forked process: threads that held locks, or had writes on their way, are not there."""
@@ -72,6 +93,7 @@ class Shared:
         if self.heads is not None:
             self.heads.renew()
         self.growth = None
+        self._blocking = self._asynchronous = None
         if self.boundary is not None:
             self.boundary.renew()
 

@@ -188,12 +188,16 @@ class Codec:
         with memo.lock:
             if everything or memo.epoch != draft.epoch:
                 self._settle(draft, lambda _: False)
-            pieces = [piece for piece in draft.pieces.values() if not isinstance(piece, tuple)]
+            # Most channels are a few bytes, which have no address.
+            pieces = [piece for piece in draft.pieces.values() if type(piece) is not Inline and not isinstance(piece, tuple)]
             placer = self._placer(memo, pieces, everything)
-            layouts = {
-                channel: piece if isinstance(piece, tuple) else placer.layout(piece, self._typed)
-                for channel, piece in draft.pieces.items()
-            }
+            inline = INLINE + self._typed
+            layouts: dict[str, Layout] = {}
+            for channel, piece in draft.pieces.items():
+                if type(piece) is Inline:
+                    layouts[channel] = (inline, piece.data)
+                else:
+                    layouts[channel] = piece if isinstance(piece, tuple) else placer.layout(piece, self._typed)
             # Under the lock: the checksums in the pack must be those that the layouts were made with.
             packs = (self._pack(draft.thread, placer),) if placer.fresh else ()
             epoch = memo.epoch
@@ -331,12 +335,10 @@ class Codec:
     def _placer(self, memo: ThreadMemo, pieces: Sequence[Piece], everything: bool) -> Placer:
         known: Mapping[bytes, Address] = {} if everything else memo.known
         placer = Placer(known, None if everything else memo.epoch, memo.allocate)
-        for piece in pieces:
-            if type(piece) is not Inline:
-                if not everything:
-                    memo.digest_raw(self._coding, self._vault)
-                placer.gather(pieces)
-                break
+        if pieces:
+            if not everything:
+                memo.digest_raw(self._coding, self._vault)
+            placer.gather(pieces)
         return placer
 
     def _pack(self, thread: str, placer: Placer) -> Pack:
@@ -527,11 +529,16 @@ def _scalars(metadata: Mapping[str, Any]) -> Facets:
         key: value
         for key, value in metadata.items()
         if type(value) in (bool, int, float, str)
-        and not (isinstance(value, str) and (len(value) > FACET_LENGTH or not _plain(value)))
-        and not (isinstance(value, int) and not -(1 << 53) <= value <= 1 << 53)
-        and not (isinstance(value, float) and not math.isfinite(value))
-        and _plain(key)
+        and _told(value)
+        and ((key.isascii() and "\0" not in key) or _plain(key))
     }
+
+
+def _told(value: float | str) -> bool:
+    """Whether a scalar is a facet."""
+    if isinstance(value, str):
+        return len(value) <= FACET_LENGTH and _plain(value)
+    return -(1 << 53) <= value <= 1 << 53 if isinstance(value, int) else math.isfinite(value)
 
 
 def _plain(text: str) -> bool:

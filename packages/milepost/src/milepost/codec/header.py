@@ -28,7 +28,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from milepost.codec.envelope import Vault, unwrap, wrap
 from milepost.codec.exts import TUPLE, array_header
 from milepost.codec.kinds import RAW
-from milepost.codec.layout import Layout, from_wire, to_wire
+from milepost.codec.layout import INLINES, Layout, from_wire, to_wire
 from milepost.codec.pack import COMPRESS_OVER
 from milepost.codec.values import Serializer
 from milepost.errors import Corrupt, Unserializable
@@ -42,6 +42,9 @@ except ImportError:
 _OWN, _FOREIGN = 0, 1
 _TEXT = frozenset({str})
 _LABELS = frozenset({str, int, float})
+_MADE = (("v", int), ("ts", str))
+_TOLD = (("source", str), ("step", int), ("parents", dict))
+"""How what LangGraph makes of a checkpoint and of its metadata begins."""
 
 
 @dataclass(slots=True)
@@ -89,16 +92,21 @@ def front(
             _OWN,
             list(numbers),
             *tables,
-            [_take(body, "v", int), _take(body, "ts", str), touched, body],
-            [_take(facts, "source", str), _take(facts, "step", int), _take(facts, "parents", dict), facts],
+            [*_taken(body, _MADE), touched, body],
+            [*_taken(facts, _TOLD), facts],
             *(() if stamp is None else (stamp,)),
         ]
     )
 
 
-def _take(source: dict[str, Any], key: str, kind: type) -> Any:
-    # Only the first key, so that what is put back in front leaves the order as it was.
-    return source.pop(key) if next(iter(source), None) == key and type(source[key]) is kind else None
+def _taken(source: dict[str, Any], kinds: Sequence[tuple[str, type]]) -> list[Any]:
+    """The values of these keys, taken out of `source`; nil for one that is not as LangGraph makes it."""
+    taken: list[Any] = []
+    for key, kind in kinds:
+        # Only the first key, so that what is put back in front leaves the order as it was.
+        first = next(iter(source), None)
+        taken.append(source.pop(key) if first == key and type(source[key]) is kind else None)
+    return taken
 
 
 def _tables(numbers: dict[str, int], body: dict[str, Any]) -> tuple[Any, Any, Any]:
@@ -113,7 +121,7 @@ def _tables(numbers: dict[str, int], body: dict[str, Any]) -> tuple[Any, Any, An
         return None, None, None
     del body["channel_versions"], body["versions_seen"]
     labels, current, read = found
-    return [_short(label) for label in labels], current, read
+    return [_shortened(label) if type(label) is str else label for label in labels], current, read
 
 
 def numbered(
@@ -142,10 +150,6 @@ def _labels(value: Any) -> bool:
     return type(value) is dict and _TEXT.issuperset(map(type, value)) and _LABELS.issuperset(map(type, value.values()))
 
 
-def _short(label: Any) -> Any:
-    return _shortened(label) if type(label) is str else label
-
-
 @lru_cache(maxsize=4096)
 def _shortened(label: str) -> list[Any] | str:
     if len(label) > 33 and label[32] == "." and label[:32].isascii() and label[:32].isdigit():
@@ -166,7 +170,7 @@ def _long(number: int, fraction: float) -> str:
 def seal_header(front: bytes, layouts: Sequence[Layout], thread: str, ns: str, id: str, vault: Vault | None) -> bytes:
     """The whole header. `layouts` are those of the front's first names, in order."""
     writers: dict[int, int] = {}
-    wires = [to_wire(layout, writers) for layout in layouts]
+    wires = [layout if layout[0] in INLINES else to_wire(layout, writers) for layout in layouts]
     payload = array_header(2) + front + ormsgpack.packb([list(writers), wires])
     return wrap(payload, compress_over=COMPRESS_OVER, vault=vault, about=_about(thread, ns, id) if vault else b"")
 

@@ -227,7 +227,7 @@ def size(piece: Piece) -> int:
 def weight(piece: Piece) -> int:
     """Bytes that `piece` keeps in memory, roughly."""
     if isinstance(piece, Many):
-        return sum(block.size + 300 * len(block.items) for block in piece.blocks)
+        return sum([block.size + 300 * len(block.items) for block in piece.blocks])
     if isinstance(piece, Keyed):
         return weight(piece.keys) + weight(piece.values)
     if isinstance(piece, Delta):

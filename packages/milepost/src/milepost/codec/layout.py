@@ -111,7 +111,7 @@ class Placer:
     def refers_elsewhere(self, spans: Sequence[Span]) -> bool:
         """Whether any of `spans` lies outside the pack to be."""
         end = self.first + len(self.fresh)
-        return bool(spans) and any(
+        return any(
             writer != self.writer or first < self.first or first + count > end for writer, first, count in spans
         )
 

@@ -23,6 +23,9 @@ MAX_DEPTH: Final = 400
 _EAGER: Final = 8
 """Above this depth the walk tries the fast way for each part first; below it, trying would cost more than it saves."""
 
+_BARE: Final = frozenset({str, int, float, bool, type(None), bytes, *SHAPES})
+"""Types whose objects are no bytearray. What one of them holds inside, the hook has looked at."""
+
 _packb = ormsgpack.packb
 _Ext = ormsgpack.Ext
 
@@ -52,7 +55,7 @@ class Level:
     def pack(self, obj: Any) -> bytes:
         """`obj` as msgpack. Raises ``TypeError`` where the fast way ends."""
         data = _packb(obj, self.default, PACK_OPTIONS)
-        if _hides_bytearray(obj, data):
+        if type(obj) not in _BARE and _hides_bytearray(obj, data):
             raise TypeError
         return data
 
