@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 _USES: Final = re.compile(r"^-- uses: (.+)$", re.MULTILINE)
+_WORD: Final = re.compile(r"\w+")
 _FUNCTION: Final = re.compile(r"^local function (\w+)\(.*?^end\n?", re.MULTILINE | re.DOTALL)
 
 
@@ -47,13 +48,18 @@ def _script(name: str, sources: Mapping[str, str]) -> Script:
 
 def _needed(fragment: str, rest: str) -> str:
     """A fragment without the functions that neither it nor `rest` uses: each would be made anew in every call."""
-    while True:
-        functions = list(_FUNCTION.finditer(fragment))
-        idle = [one for one in functions if not re.search(rf"\b{one[1]}\b", fragment[one.end() :] + rest)]
-        if not idle:
-            return fragment
-        for one in reversed(idle):
-            fragment = fragment[: one.start()] + fragment[one.end() :]
+    used = set(_WORD.findall(rest))
+    kept: list[str] = []
+    end = len(fragment)
+    # From the last function to the first: each is used by what comes after it, or not at all.
+    for function in reversed(list(_FUNCTION.finditer(fragment))):
+        kept.append(fragment[function.end() : end])
+        used.update(_WORD.findall(kept[-1]))
+        end = function.start()
+        if function[1] in used:
+            kept.append(function[0])
+            used.update(_WORD.findall(function[0]))
+    return fragment[:end] + "".join(reversed(kept))
 
 
 def _bare(source: str) -> str:
