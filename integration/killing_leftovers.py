@@ -57,9 +57,8 @@ def mortal(url: str, kill: tuple[int, str] | None, what: Callable[[Saver], objec
     with milepost.connect(url) as saver:
         saver.stats("nobody")  # set up
         if kill is not None:
-            store: Any = saver.backend.blocking()
+            store: Any = saver.blocking_side().store
             store._port = Killer(store._port, *kill)
-            saver.backend.blocking = lambda: store  # type: ignore[method-assign]
         what(saver)
 
 

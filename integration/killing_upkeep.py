@@ -95,9 +95,8 @@ def maintain(url: str, thread: str, folder: str, kill: tuple[int, str] | None) -
     with milepost.connect(url) as saver:
         if kill is not None:
             saver.copy_thread("origin", thread)
-            store: Any = saver.backend.blocking()
+            store: Any = saver.blocking_side().store
             store._port = Killer(store._port, *kill)
-            saver.backend.blocking = lambda: store  # type: ignore[method-assign]
         hooks = ArchiveFolder(folder)
         report = saver.maintain(POLICY, threads=[thread], compact=COMPACT, quiet=0, hooks=hooks)
         assert not report.failed, report
