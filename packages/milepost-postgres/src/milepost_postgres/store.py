@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import starmap
+from operator import attrgetter
 from typing import Any, cast
 
 from milepost.callstore import CallAnswer, CallChange, CallPage, CallQuery, unsettled
@@ -38,6 +39,8 @@ from milepost_postgres.found import Found
 from milepost_postgres.request import Parameters, Request, Step
 from milepost_postgres.schema import Schema
 from milepost_postgres.wire import CHECKPOINT, PACK, THREAD, WRITE, Row
+
+_ref = attrgetter("ref")
 
 _NOWHERE = -1
 """The generation of a thread that is not there."""
@@ -420,12 +423,18 @@ class PostgresStore:
     def _snapshots(self, found: Found, thread_of: Callable[[Row], str]) -> list[Snapshot]:
         writes: dict[int, list[WriteRow]] = {}
         rows = found.kinds[CHECKPOINT]
+        guest = self._guest()
         with unhurried(len(found.kinds[WRITE]) + len(rows)):
             for row in found.kinds[WRITE]:
                 writes.setdefault(row.ref, []).append(wire.write(row))
             return [
-                Snapshot(thread_of(row), wire.checkpoint(row), tuple(writes.get(row.ref, ())), self._told(row.b))
-                for row in sorted(rows, key=lambda row: row.ref)
+                Snapshot(
+                    thread_of(row),
+                    wire.checkpoint(row),
+                    tuple(writes.get(row.ref, ())),
+                    self._told(row.b) if guest else row.b,
+                )
+                for row in sorted(rows, key=_ref)
             ]
 
     def _writer(

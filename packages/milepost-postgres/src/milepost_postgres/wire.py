@@ -197,21 +197,15 @@ THREAD, CHECKPOINT, WRITE, PACK = range(4)
 
 def checkpoint(row: Row) -> CheckpointRow:
     """The checkpoint that a row of that kind holds."""
-    return CheckpointRow(
-        ns=row.t1,
-        id=row.t2,
-        parent=row.t3,
-        header=row.data,
-        spans=spans_of(row.spans),
-        facets=json.loads(row.t5) if row.t5 else {},
-        key=row.t4,
-        at=row.at,
-    )
+    _, _, _, _, _, at, ns, id, parent, key, facets, spans, header = row
+    told = json.loads(facets) if facets else {}
+    return CheckpointRow(ns, id, parent, header, spans_of(spans) if spans else (), told, (), key, at)
 
 
 def write(row: Row) -> WriteRow:
     """The pending write that a row of that kind holds."""
-    return WriteRow(row.t1, row.a, row.t2, row.t3, row.data, spans_of(row.spans))
+    _, _, idx, _, _, _, task, path, channel, _, _, spans, value = row
+    return WriteRow(task, idx, path, channel, value, spans_of(spans) if spans else ())
 
 
 def pack(row: Row) -> Pack:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from milepost_redis.scripts import Script
 
@@ -10,8 +10,7 @@ Reply = list["Reply"] | bytes | int | None
 """What a server answers: nested lists of bytes, whole numbers and nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """One script, with its keys (all of one slot) and arguments."""
 
     script: Script
@@ -24,8 +23,7 @@ class Call:
         return (*verb, b"%d" % len(self.keys), *self.keys, *self.arguments)
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(NamedTuple):
     """One plain command."""
 
     arguments: tuple[bytes, ...]
@@ -38,8 +36,7 @@ class Command:
 Step = Call | Command
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """One or more commands that are sent together, and may be repeated together. Each is atomic for itself."""
 
     op: str

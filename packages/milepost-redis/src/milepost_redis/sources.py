@@ -14,7 +14,7 @@ from redis.exceptions import AskError, ClusterDownError, MovedError, ResponseErr
 
 from milepost_redis.trouble import closed, crowded
 
-_pack: Callable[[Any], Any] | None
+_pack: Callable[[Any], bytes] | None
 try:
     from hiredis import pack_command as _pack
 except ImportError:
@@ -43,7 +43,7 @@ class Source(Protocol):
 def pack(connection: Any, commands: Sequence[Words]) -> bytes:
     """Commands as they are sent. Redis-py has hiredis do it where that is installed, but looks at every word before."""
     if _pack is not None:
-        return b"".join(map(_pack, commands))
+        return _pack(commands[0]) if len(commands) == 1 else b"".join(map(_pack, commands))
     return b"".join(part for words in commands for part in connection.pack_command(*words))
 
 

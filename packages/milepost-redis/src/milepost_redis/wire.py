@@ -27,7 +27,8 @@ _HEAD: Final = struct.Struct(">BBB8sddddddd")
 _GENERATION: Final = struct.Struct(">q")
 
 _json: Final = json.JSONEncoder(separators=(",", ":")).encode
-"""`json.dumps` makes an encoder for each call that asks for anything."""
+_quoted: Final = json.encoder.encode_basestring_ascii
+"""What an encoder does of a text. Encoders, and those that `json.dumps` makes for each call, do much around it."""
 
 NUL: Final = b"\0"
 
@@ -327,11 +328,12 @@ def _forms(value: Scalar) -> Iterable[Scalar]:
 
 
 def _facets(facets: Mapping[str, Scalar]) -> bytes:
-    return b"[" + b",".join([_json(pair).encode() for pair in facets.items()]) + b"]"
+    return b"[" + b",".join([_pair(key, value) for key, value in facets.items()]) + b"]"
 
 
 def _pair(key: str, value: Scalar) -> bytes:
-    return _json([key, value]).encode()
+    text = _quoted(value) if type(value) is str else repr(value) if type(value) is int else _json(value)
+    return f"[{_quoted(key)},{text}]".encode()
 
 
 class _Reader:

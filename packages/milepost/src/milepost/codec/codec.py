@@ -189,7 +189,9 @@ class Codec:
             if everything or memo.epoch != draft.epoch:
                 self._settle(draft, lambda _: False)
             # Most channels are a few bytes, which have no address.
-            pieces = [piece for piece in draft.pieces.values() if type(piece) is not Inline and not isinstance(piece, tuple)]
+            pieces = [
+                piece for piece in draft.pieces.values() if type(piece) is not Inline and not isinstance(piece, tuple)
+            ]
             placer = self._placer(memo, pieces, everything)
             inline = INLINE + self._typed
             layouts: dict[str, Layout] = {}

@@ -27,6 +27,9 @@ class Coding(Protocol):
     """Lists and dicts may be cut into their elements. Not so for a serializer we know nothing about: it is used as it
     is, for whole values."""
 
+    bare: bool
+    """A scalar's bytes are what msgpack makes of it, and are stored as they are."""
+
     family: object
     """Equal for codings whose plain bytes mean the same."""
     secret: bool
@@ -65,6 +68,7 @@ class OwnCoding:
     def __init__(self, serde: Serializer) -> None:
         self.family: object = serde.family
         self.eyes = serde
+        self.bare = type(serde).encode is Serializer.encode
         self.encode: Callable[[Any], bytes] = serde.encode
         self.decode: Callable[[bytes], Any] = serde.decode
         self.decode_each: Callable[[list[bytes], dict[int, str] | None], list[Any] | None] = serde.decode_each
@@ -83,6 +87,7 @@ class TypedCoding:
     """The (type, bytes) pairs of any serializer."""
 
     typed = True
+    bare = False
 
     def __init__(self, serde: SerializerProtocol, eyes: Serializer, probe: Serializer | None = None) -> None:
         self.eyes = eyes

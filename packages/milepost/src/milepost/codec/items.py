@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
+import ormsgpack
 from langgraph.checkpoint.serde.types import _DeltaSnapshot  # LangGraph has no public name for it
 
 from milepost.checksums import crc32
@@ -29,6 +30,8 @@ CHUNK = 64
 _FEW = 8
 _CHUNK_BYTES = 4096
 _FLAT: frozenset[type] = frozenset({int, float, bool, str, type(None)})
+
+_packb = ormsgpack.packb
 
 
 class Item:
@@ -126,6 +129,12 @@ def cut(value: Any, coding: Coding, before: Piece | None = None) -> Piece:
     Raises `Unserializable` for what cannot be stored.
     """
     kind = type(value)
+    if kind in _FLAT and coding.bare:  # most channels, and nothing can be hidden in them
+        try:
+            plain = _packb(value)
+        except TypeError:
+            plain = coding.encode(value)
+        return Inline(plain) if len(plain) <= INLINE else One(Item(plain, coding))
     if coding.splits and kind is _DeltaSnapshot and type(value.value) is not _DeltaSnapshot:
         inner = cut(value.value, coding, before.inner if isinstance(before, Delta) else None)
         assert not isinstance(inner, Delta)

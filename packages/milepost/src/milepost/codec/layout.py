@@ -111,9 +111,7 @@ class Placer:
     def refers_elsewhere(self, spans: Sequence[Span]) -> bool:
         """Whether any of `spans` lies outside the pack to be."""
         end = self.first + len(self.fresh)
-        return any(
-            writer != self.writer or first < self.first or first + count > end for writer, first, count in spans
-        )
+        return any(writer != self.writer or first < self.first or first + count > end for writer, first, count in spans)
 
     def _settled(self, item: Item) -> Item:
         # An equal item of the same draft was numbered in its place.
@@ -188,6 +186,8 @@ def from_wire(wire: Sequence[Any], writers: Sequence[int]) -> Layout:
             return (wire[0], writers[wire[1]], wire[2], wire[3])
         if kind == MANY:
             flat = wire[2]
+            if len(flat) == 3:  # nearly always
+                return (wire[0], wire[1], ((writers[flat[0]], flat[1], flat[2]),), wire[3])
             runs = tuple((writers[flat[at]], flat[at + 1], flat[at + 2]) for at in range(0, len(flat), 3))
             return (wire[0], wire[1], runs, wire[3])
         if kind in (KEYED, DELTA):

@@ -71,7 +71,8 @@ def seal_pack(
 ) -> Pack:
     """`items` as a pack with addresses (writer, first), (writer, first + 1), …"""
     payload = b"".join((_COUNT.pack(len(items)), words(map(len, items)), words(checksums), *items))
-    data = wrap(payload, compress_over=compress_over, vault=vault, about=_about(thread, writer, first), level=level)
+    about = _about(thread, writer, first) if vault else b""
+    data = wrap(payload, compress_over=compress_over, vault=vault, about=about, level=level)
     return Pack(writer, first, len(items), data)
 
 
