@@ -66,7 +66,7 @@ class Namespace:
     """One namespace of a thread.
 
     Of one that comes from a snapshot, what is asked for is unpacked then: who goes on with a run wants the latest
-    checkpoint, which lies ready.
+    checkpoint, which lies ready. So to ask is to change, and takes what guards the index.
     """
 
     rows: dict[str, Row]
@@ -81,8 +81,10 @@ class Namespace:
     def __getattr__(self, name: str) -> Any:
         if name in ("rows", "order"):
             self.rows, self.order = _thaw_rows(self._rows)
+            self._rows = b""
         elif name == "writes":
             self.writes = _thaw_writes(self._writes)
+            self._writes = b""
         return object.__getattribute__(self, name)
 
     def freeze(self) -> Sequence[Any]:

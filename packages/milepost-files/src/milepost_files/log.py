@@ -556,8 +556,11 @@ class Log:
 
     def _tidy(self, held: Handle, index: Index) -> None:
         """Rewrite the log. The changes are done; if this fails, it is for another time."""
+        # Whoever reads meanwhile may find that somebody took the log over, and bring this index up to date.
+        with self.mutex:
+            alive, updated = rewrite.living(index), index.updated
         try:
-            self._renew(held, lambda: rewrite.live(index, _reader(held)), index.updated)
+            self._renew(held, lambda: rewrite.live(alive, _reader(held)), updated)
         except (OSError, EOFError, Superseded) as exc:
             _log.warning("cannot give back the unused space of %s: %s", self._path, exc)
             return

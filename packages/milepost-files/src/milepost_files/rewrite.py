@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from milepost.fences import Lease
 
 from milepost_files import frames, handle
-from milepost_files.calls import whole
+from milepost_files.calls import CallSpot, whole
 from milepost_files.frames import Frame, Record
 from milepost_files.index import Index
 from milepost_files.uptime import Uptime
@@ -40,8 +40,17 @@ def fill(fd: int, index: Index, drafts: Iterable[FrameDraft], at: float) -> None
         place(index, frame)
 
 
-def live(index: Index, read: Read) -> Iterator[FrameDraft]:
-    """Everything alive in a log, in the order it was written in, as frames of a bounded size."""
+class Living(NamedTuple):
+    """Everything alive in a log, by where it lies: taken from an index that others may go on with."""
+
+    opening: list[Record]
+    things: list[tuple[int, int, Record]]
+    """Offset, length and record, in the order of the log."""
+    spots: list[CallSpot]
+
+
+def living(index: Index) -> Living:
+    """What is alive now. Hold what guards the index."""
     things = _records(index)
     things.sort(key=lambda thing: thing[0])
     opening: list[Record] = [] if index.thread is None else [[frames.THREAD, index.thread]]
@@ -49,6 +58,12 @@ def live(index: Index, read: Read) -> Iterator[FrameDraft]:
         opening.append(tombstone_record(index))
     if index.lease.fence:
         opening += lease_records(index.lease, index.ends)
+    return Living(opening, things, list(index.calls.spots.values()))
+
+
+def live(alive: Living, read: Read) -> Iterator[FrameDraft]:
+    """All of that, in the order it was written in, as frames of a bounded size."""
+    opening, things, spots = alive
     yield opening, []
     start = 0
     while start < len(things):
@@ -64,11 +79,10 @@ def live(index: Index, read: Read) -> Iterator[FrameDraft]:
                 record[5] = frames.checksum(blob)
         yield records, blobs
         start = stop
-    yield from _calls(index, read)
+    yield from _calls(spots, read)
 
 
-def _calls(index: Index, read: Read) -> Iterator[FrameDraft]:
-    spots = list(index.calls.spots.values())
+def _calls(spots: Sequence[CallSpot], read: Read) -> Iterator[FrameDraft]:
     for start in range(0, len(spots), _DRAFT_RECORDS):
         records: list[Record] = []
         blobs: list[bytes] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import weakref
+from contextlib import suppress
 from typing import Protocol
 
 from milepost.codec import Memory, Vault
@@ -12,7 +13,7 @@ from milepost.footing import Footing
 from milepost.heads import Heads
 from milepost.maintaining import Growth
 from milepost.observe import Observers
-from milepost.pending import Pending
+from milepost.pending import Pending, running_loop
 from milepost.runs import Runs
 from milepost.schema import Schemas
 from milepost.sides import AsyncSide, BlockingSide
@@ -75,13 +76,15 @@ class Shared:
         return side
 
     def asynchronous(self) -> AsyncSide:
-        """The store, for callers in the running event loop."""
-        loop = asyncio.get_running_loop()
+        """The store, for callers in the running event loop; also where none of asyncio's runs, if the store needs none."""
+        loop = running_loop()
         kept = self._asynchronous
-        if kept is not None and kept[0]() is loop:
+        if kept is not None and kept[0]() is loop and loop is not None:
             return kept[1]
         side = AsyncSide(self.backend.asynchronous())
-        self._asynchronous = (weakref.ref(loop), side)
+        if loop is not None:
+            with suppress(TypeError):  # a loop of somebody's that cannot be referred to weakly
+                self._asynchronous = (weakref.ref(loop), side)
         return side
 
     def renew(self) -> None:

@@ -68,7 +68,7 @@ class OwnCoding:
     def __init__(self, serde: Serializer) -> None:
         self.family: object = serde.family
         self.eyes = serde
-        self.bare = type(serde).encode is Serializer.encode
+        self.bare = type(serde).encode is Serializer.encode and "encode" not in vars(serde)
         self.encode: Callable[[Any], bytes] = serde.encode
         self.decode: Callable[[bytes], Any] = serde.decode
         self.decode_each: Callable[[list[bytes], dict[int, str] | None], list[Any] | None] = serde.decode_each
