@@ -106,7 +106,7 @@ async def test_cluster_clients_of_the_application(
     blocking.close()
 
 
-@pytest.mark.parametrize("ends", ["closed", "stopped"])
+@pytest.mark.parametrize("ends", ["closed", "cancelled", "stopped"])
 def test_no_connection_is_left_open(cluster: servers_redis.Cluster, ends: str) -> None:
     """However the requests on their way and the end of the store, or of its event loop, come together."""
 
@@ -118,17 +118,22 @@ def test_no_connection_is_left_open(cluster: servers_redis.Cluster, ends: str) -
 
     async def work(backend: milepost_redis.RedisBackend, millis: int) -> list[AsyncGenerator[None]]:
         store = backend.asynchronous()
-        if ends == "closed":
-            tasks = [asyncio.create_task(store.stats(f"t{number}")) for number in range(20)]
-            await asyncio.sleep(millis / 1000)
-            await backend.aclose()
+        if ends == "stopped":
+            await store.stats("t")
+            left = [late(store, number) for number in range(5)]
+            for each in left:
+                await anext(each)
+            return left
+        tasks = [asyncio.create_task(store.stats(f"t{number}")) for number in range(20)]
+        await asyncio.sleep(millis / 1000)
+        closing = asyncio.create_task(backend.aclose())
+        if ends == "cancelled":
             await asyncio.gather(*tasks)
-            return []
-        await store.stats("t")
-        left = [late(store, number) for number in range(5)]
-        for each in left:
-            await anext(each)
-        return left
+            for _ in range(millis):
+                await asyncio.sleep(0)
+            closing.cancel()
+        await asyncio.wait([closing, *tasks])
+        return []
 
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
@@ -139,6 +144,22 @@ def test_no_connection_is_left_open(cluster: servers_redis.Cluster, ends: str) -
             del backend
             gc.collect()
     assert not [str(each.message) for each in heard]
+
+
+async def test_closing_is_not_held_up_by_a_node_that_hangs(cluster: servers_redis.Cluster) -> None:
+    """The cluster client tries again by itself, many times as long as a request may take."""
+    backend = milepost_redis.open_backend(cluster.url(), prefix=f"c{next(_NUMBERS)}", durability="memory", timeout=1.0)
+    store = backend.asynchronous()
+    await asyncio.gather(*(store.stats(f"t{number}") for number in range(20)))
+    cluster.nodes[1].pause()
+    try:
+        tasks = [asyncio.create_task(store.stats(f"t{number}")) for number in range(20)]
+        await asyncio.sleep(0.1)
+        async with asyncio.timeout(6):
+            await backend.aclose()
+    finally:
+        cluster.nodes[1].resume()
+    await asyncio.wait(tasks)
 
 
 def slot_of(backend: milepost_redis.RedisBackend, thread: str) -> int:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,6 +17,7 @@ from milepost.errors import Unavailable
 from milepost.flavour import run
 from milepost.store import Loaded, Store
 from milepost.testing import servers_redis
+from milepost_redis.sources import Pool
 from redis_store.kit import Place, head, name, put, row
 from verbs import READS, VERBS, scene, shown
 
@@ -231,3 +234,41 @@ def test_a_closed_store(place: Place) -> None:
     with pytest.raises(Unavailable, match="was closed"):
         run(store.get("t", "", None))
     assert isinstance(backend, milepost_redis.RedisBackend)
+
+
+def test_a_connection_that_is_lost_keeps_nobody_waiting(server: servers_redis.Redis) -> None:
+    """A thread that is interrupted just when it has one can give nothing back."""
+    make = redis.ConnectionPool.from_url(server.url()).make_connection
+    pool = Pool(make, 2, 5.0)
+    ping = [(b"PING",)]
+    for _ in range(5):
+        assert pool.talk(ping) == [b"PONG"]
+        lost: Any = pool._idle.get_nowait()
+        lost.disconnect()
+        del lost
+    with ThreadPoolExecutor(4) as threads:
+        assert [*threads.map(lambda _: pool.talk(ping), range(40))] == [[b"PONG"]] * 40
+    pool.close()
+    for _ in range(3):
+        with pytest.raises(Unavailable, match="closed"):
+            pool.talk(ping)
+
+
+def test_a_close_that_is_cancelled_leaves_nothing_open(server: servers_redis.Redis) -> None:
+    async def work(store: Store, backend: milepost_redis.RedisBackend, turns: int) -> None:
+        await asyncio.gather(*(store.stats(f"t{number}") for number in range(100)))
+        closing = asyncio.create_task(backend.aclose())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        closing.cancel()
+        await asyncio.wait([closing])
+
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        for turns in range(8):
+            backend = Place(server.url(), "p").backend()
+            asyncio.run(work(backend.asynchronous(), backend, turns))
+            backend.close()
+            del backend
+            gc.collect()
+    assert not [str(each.message) for each in heard]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 from redis.asyncio.cluster import PipelineCommand
@@ -146,10 +147,14 @@ class _Line:
             job.finish(error)
 
     async def close(self) -> None:
-        task = self._task
-        if task is not None:
-            await asyncio.wait([task])
-        await self._connection.disconnect()
+        """Close the connection once nothing is said over it any more; at once, if whoever closes is cancelled."""
+        try:
+            if self._task is not None:
+                await asyncio.wait([self._task])
+            await self._connection.disconnect()
+        except asyncio.CancelledError:
+            await self._connection.disconnect(nowait=True)
+            raise
 
 
 class Watch:
@@ -162,23 +167,30 @@ class Watch:
     def __init__(self, close: Callable[[], Awaitable[None]]) -> None:
         self._close = close
         self._life: AsyncGenerator[None] | None = None
+        self._closed = asyncio.Event()
         self.over = False
 
     async def begin(self) -> None:
-        if self._life is None:
+        if self._life is None and not self.over:
             self._life = self._lives()
             await anext(self._life)
 
     async def end(self) -> None:
-        if self._life is not None:
-            await self._life.aclose()
+        life, self._life = self._life, None
+        if life is not None:
+            await life.aclose()
+        elif self.over:  # by somebody else, who may still be at it
+            await self._closed.wait()
 
     async def _lives(self) -> AsyncGenerator[None]:
         try:
             yield
         finally:
             self.over = True
-            await self._close()
+            try:
+                await self._close()
+            finally:
+                self._closed.set()
 
 
 class Lines:
@@ -224,8 +236,12 @@ class Lines:
         return best
 
     async def _close_lines(self) -> None:
-        while self._lines:
-            await self._lines.pop().close()
+        try:
+            while self._lines:
+                await self._lines.pop().close()
+        except asyncio.CancelledError:
+            await self._close_lines()
+            raise
         if self._end is not None:
             await self._end()
 
@@ -264,10 +280,11 @@ class AsyncBorrowed:
 
 
 class AsyncRouted:
-    """An async cluster client."""
+    """An async cluster client. One that is `owned` is closed after at most `patience` seconds, whoever still talks."""
 
-    def __init__(self, client: Any, *, owned: bool) -> None:
+    def __init__(self, client: Any, *, owned: bool, patience: float = 0.0) -> None:
         self._client = client
+        self._patience = patience
         self._watch = Watch(self._last) if owned else None
         self._talks = 0
         """How many are at work. The client closes what is open at that moment, not what is just being connected."""
@@ -296,14 +313,29 @@ class AsyncRouted:
         return await whole(self._talk(commands))
 
     async def _last(self) -> None:
-        await self._idle.wait()
-        await self._end()
+        # The client tries again by itself: with a node that does not answer, a talk may take many times its timeout. Whoever
+        # is left then is disturbed, and closes what he connects.
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._patience):
+                    await self._idle.wait()
+        finally:
+            await self._end()
 
     async def _end(self) -> None:
-        await self._client.aclose()
+        try:
+            await self._close_all()
+        except asyncio.CancelledError:
+            await self._close_all()
+            raise
+
+    async def _close_all(self) -> None:
+        with suppress(*FAILURES):  # of what was said, the answers are there
+            await self._client.aclose()
         # A client that gave a cluster up for lost takes itself for closed, and keeps what was connected meanwhile.
         for nodes in ("nodes_cache", "startup_nodes"):
-            await self._client.nodes_manager.aclose(nodes)
+            with suppress(*FAILURES):
+                await self._client.nodes_manager.aclose(nodes)
 
     async def _talk(self, commands: Sequence[Words]) -> list[Any]:
         replies: list[Any] = []

@@ -163,7 +163,7 @@ def _cluster(url: str, settings: Settings) -> Servers:
 
     def make_async() -> AsyncSource:
         nodes = [redis.asyncio.cluster.ClusterNode(host, port) for host, port in hosts]
-        return AsyncRouted(_AsyncCluster(startup_nodes=nodes, **coming, **login), owned=True)
+        return AsyncRouted(_AsyncCluster(startup_nodes=nodes, **coming, **login), owned=True, patience=settings.timeout)
 
     return Servers(lambda: Routed(client, owned=True), make_async, spread=True)
 

@@ -6,7 +6,10 @@ below it: its connections, which know how to reach a server, log in and parse re
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Protocol
 
@@ -70,7 +73,8 @@ def converse(connection: Any, commands: Sequence[Words]) -> list[Any]:
 class Pool:
     """Connections of our own, made when needed and kept when idle. No lock is held while anything is waited for.
 
-    `end` closes what `make` uses.
+    `end` closes what `make` uses. A connection that is lost, for its thread was interrupted just when it had it, is missed by
+    nobody: it is closed, and another one is made.
     """
 
     shares = True
@@ -82,42 +86,53 @@ class Pool:
         self._size = size
         self._patience = patience
         self._end = end
-        self._idle: list[Any] = []
-        self._places: SimpleQueue[None] = SimpleQueue()
-        """Who has one of these may talk. A semaphore of the library is as good, but made of Python."""
-        for _ in range(size):
-            self._places.put(None)
+        self._idle: SimpleQueue[Any | None] = SimpleQueue()
+        """And None once it is closed, which whoever gets it puts back."""
+        self._made: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._gate = threading.Lock()
         self._closed = False
 
     def talk(self, commands: Sequence[Words], last: Words | None = None, *, fresh: bool = False) -> list[Any]:
         try:
-            self._places.get(timeout=self._patience)
+            connection = self._idle.get_nowait()
         except Empty:
-            raise crowded(self._size, self._patience) from None
+            connection = self._another()
+        if connection is None:
+            self._idle.put(None)
+            raise closed()
         try:
-            if self._closed:
-                raise closed()
-            try:
-                connection = self._idle.pop()
-            except IndexError:
-                connection = self._make()
             if fresh:
                 connection.disconnect()
-            try:
-                return converse(connection, commands if last is None else [*commands, last])
-            finally:
-                self._give(connection)
+            return converse(connection, commands if last is None else [*commands, last])
         finally:
-            self._places.put(None)
+            self._give(connection)
+
+    def _another(self) -> Any | None:
+        """A new connection, or where there are as many as may be, the next one that is given back."""
+        for patience in (self._patience, 0.0):
+            with self._gate:
+                if self._closed:
+                    return None
+                if len(self._made) < self._size:
+                    connection = self._make()
+                    self._made.add(connection)
+                    return connection
+            with suppress(Empty):
+                return self._idle.get(timeout=patience)
+        raise crowded(self._size, self._patience)
 
     def _give(self, connection: Any) -> None:
-        self._idle.append(connection)
+        self._idle.put(connection)
         if self._closed:
             self._drain()
 
     def _drain(self) -> None:
-        while self._idle:
-            self._idle.pop().disconnect()
+        with suppress(Empty):
+            while True:
+                connection = self._idle.get_nowait()
+                if connection is not None:
+                    connection.disconnect()
+        self._idle.put(None)
 
     def close(self) -> None:
         """Close what is idle, and what is at work as soon as that is done."""
