@@ -105,6 +105,18 @@ async def test_only_what_has_ended_is_replaced_async(place: Place, sql: Sql) -> 
     assert ours._made == 0
 
 
+def test_a_connection_that_is_lost_keeps_nobody_waiting(place: Place) -> None:
+    """A thread that is interrupted just when it has one can give nothing back."""
+    ours = pool.Pool(pool.Settings(place.base, size=2))
+    for _ in range(5):
+        link: Any = ours._take(fresh=False)
+        link.connection.close()
+        del link
+    with ThreadPoolExecutor(4) as threads:
+        assert [*threads.map(lambda _: ours.run([Step(b"SELECT 1")]), range(40))] == [[[(1,)]]] * 40
+    ours.close()
+
+
 def test_sessions_that_were_idle_for_too_long(place: Place, sql: Sql) -> None:
     with place.store(options="-cidle_session_timeout=20") as store:
         for number in range(1, 3):

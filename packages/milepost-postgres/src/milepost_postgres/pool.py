@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
@@ -88,7 +89,8 @@ def _threshold(settings: Settings) -> int | None:
 
 
 class Pool:
-    """Blocking connections of our own."""
+    """Blocking connections of our own. One that is lost, for its thread was interrupted just when it had it, is missed by
+    nobody: it is closed, and another one is made."""
 
     shares = True
 
@@ -97,7 +99,8 @@ class Pool:
         # What is idle is taken and given back without a lock: each of these is one step of the interpreter.
         self._idle: list[Link] = []
         self._change = threading.Condition()
-        self._made = 0
+        self._links: weakref.WeakSet[Link] = weakref.WeakSet()
+        self._connecting = 0
         self._waiting = 0
         self._closed = False
 
@@ -113,7 +116,7 @@ class Pool:
             _sift(self._idle, self._drop)
             self._sweep()
         while not self._closed:
-            if fresh and self._made < self._settings.size and self._may_connect():
+            if fresh and self._has_room() and self._may_connect():
                 return self._connected()
             try:
                 link = self._idle.pop()
@@ -126,16 +129,19 @@ class Pool:
             self._drop(link)
         raise closed()
 
+    def _has_room(self) -> bool:
+        return len(self._links) + self._connecting < self._settings.size
+
     def _may_connect(self) -> bool:
         """True for a place in the pool. Without one, waits for an idle connection or a place, and is False then."""
         with self._change:
-            if self._made < self._settings.size:
-                self._made += 1
+            if self._has_room():
+                self._connecting += 1
                 return True
             self._waiting += 1
             try:
                 patience = self._settings.patience
-                if not self._change.wait_for(lambda: self._idle or self._made < self._settings.size, patience):
+                if not self._change.wait_for(lambda: self._idle or self._has_room(), patience):
                     raise crowded(self._settings.size, patience)
             finally:
                 self._waiting -= 1
@@ -143,10 +149,13 @@ class Pool:
 
     def _connected(self) -> Link:
         try:
-            return self._connect()
-        except BaseException:
-            self._leave()
-            raise
+            link = self._connect()
+            self._links.add(link)
+            return link
+        finally:
+            with self._change:
+                self._connecting -= 1
+                self._change.notify()
 
     def _give(self, link: Link) -> None:
         if self._closed or not link.line.sound():
@@ -166,11 +175,8 @@ class Pool:
 
     def _drop(self, link: Link) -> None:
         link.connection.close()
-        self._leave()
-
-    def _leave(self) -> None:
         with self._change:
-            self._made -= 1
+            self._links.discard(link)
             self._change.notify()
 
     def _connect(self) -> Link:
