@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from langgraph.checkpoint.base import DeltaChannelHistory, PendingWrite, writes_sort_key
@@ -95,17 +95,17 @@ class Walk:
         header = self._codec.header(thread, row)
         return upgrader.seeds(schema, thread, row, header), upgrader.made(schema, thread, row, header, sought)
 
-    def _replayed(self, snapshot: Snapshot, shelf: Shelf, sought: Collection[str]) -> Iterator[PendingWrite]:
+    def _replayed(self, snapshot: Snapshot, shelf: Shelf, sought: Collection[str]) -> Iterable[PendingWrite]:
         """The writes of an ancestor to the channels `sought`, last first."""
         if self._upgrade is not None:
             upgrader, schema = self._upgrade
-            yield from upgrader.replayed(schema, snapshot, shelf, sought)
-            return
+            return upgrader.replayed(schema, snapshot, shelf, sought)
         writes = snapshot.writes
-        for write in sorted(writes, key=write_order, reverse=True) if len(writes) > 1 else writes:
-            channel = channel_name(write.channel)
-            if channel in sought:
-                yield write.task, channel, self._codec.write_value(snapshot, write, shelf)
+        return [
+            (write.task, channel, self._codec.write_value(snapshot, write, shelf))
+            for write in (sorted(writes, key=write_order, reverse=True) if len(writes) > 1 else writes)
+            if (channel := channel_name(write.channel)) in sought
+        ]
 
     def spans(self) -> tuple[Span, ...]:
         """Where the seeds lie."""

@@ -164,6 +164,8 @@ def unwrap(data: bytes, *, vault: Vault | None = None, about: bytes = b"") -> by
         raise Corrupt(f"an envelope of {len(data)} bytes is cut short", damage="cut short")
     version, flags, noted = _HEAD.unpack_from(data)
     payload = data[_HEAD.size :]
+    if version == FORMAT and not flags and crc32(payload, _STARTS[0]) == noted:
+        return payload  # by far most are bare
     if checksum(payload, flags, version) != noted:
         raise Corrupt("an envelope's checksum does not match its bytes", damage="checksum")
     # Only now: a flipped bit must not pass for a newer format. Every format begins with these six bytes.
