@@ -377,16 +377,18 @@ WITH {thread_row}, found AS MATERIALIZED ({by_newest}), {one}
 -- part: ancestors
 -- From `found`, which comes along as number 0, to its ancestor number %(limit)s.
 chain AS (
-    SELECT 0::int8 AS ref, c.thread, c.place, c.parent FROM found JOIN {checkpoint} c USING (thread, place)
+    SELECT 0::int8 AS ref, c.thread, {row} FROM found JOIN {checkpoint} c USING (thread, place)
     UNION ALL
-    SELECT chain.ref + 1, c.thread, c.place, c.parent
+    SELECT chain.ref + 1, c.thread, {row}
     FROM chain JOIN {checkpoint} c
         ON c.thread = chain.thread
         AND c.place = substring(sha256(%(space)s::bytea || convert_to(chain.parent, 'UTF8')) FOR 16)
     WHERE chain.ref < %(limit)s::int8
 ), chosen AS MATERIALIZED (
-    SELECT chain.ref, t.key AS thread, t.generation, {row}
-    FROM chain JOIN {checkpoint} c USING (thread, place) JOIN t ON t.key = c.thread
+    SELECT
+        chain.ref, t.key AS thread, t.generation, chain.place, chain.ns, chain.id, chain.parent, chain.key, chain.at,
+        chain.facets, chain.spans, chain.header
+    FROM chain JOIN t ON t.key = chain.thread
 ), pending AS MATERIALIZED (
     SELECT chosen.ref, chosen.thread, w.task, w.idx, w.path, w.channel, w.spans[:] AS spans, w.value
     FROM chosen JOIN {write} w USING (thread, place)
