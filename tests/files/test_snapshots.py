@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,10 @@ from files.kit import log_of, newest_whole
 from files.states import chain, name, opened, put, writes
 from milepost.codec.envelope import unwrap
 from milepost.flavour import run
-from milepost.store import Drop
-from milepost_files import scan
+from milepost.store import CheckpointRow, Drop
+from milepost_files import index, scan
 from milepost_files.index import Index
+from milepost_files.log import Log
 
 LENGTH = 300
 
@@ -57,6 +59,29 @@ def test_the_latest_checkpoint_lies_ready_in_a_snapshot(path: Path) -> None:
     assert not vars(thawed.namespaces[""]).keys() & {"rows", "order", "writes"}
     assert thawed.row("", head.id) == head == thawed.head("")
     assert thawed.writes("", name(0)) != places == thawed.writes("", head.id)
+
+
+def test_an_index_is_unpacked_by_who_holds_what_guards_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when a log is rewritten: readers may bring the same index up to date meanwhile."""
+    monkeypatch.setattr(Log, "_wasteful", lambda log, _: log._index)
+    backend, store = opened(path, durability="os")
+    log = backend._root.log("t")
+    guarded: list[bool] = []
+
+    def watched(thaw: Callable[[bytes], object]) -> Callable[[bytes], object]:
+        def unpacked(data: bytes) -> object:
+            if len(data) > 1:  # another one than a new namespace, which nobody else knows
+                guarded.append(log.mutex.locked())
+            return thaw(data)
+
+        return unpacked
+
+    monkeypatch.setattr(index, "_thaw_rows", watched(index._thaw_rows))
+    monkeypatch.setattr(index, "_thaw_writes", watched(index._thaw_writes))
+    run(store.put("t", CheckpointRow(ns="other", id="1", parent=None, header=b"a header"), [], None))
+    assert guarded == [True, True]
+    assert newest_whole(store, "t") == LENGTH - 1
+    backend.close()
 
 
 def test_who_wrote_and_closes_leaves_a_snapshot_of_everything(tmp_path: Path) -> None:
