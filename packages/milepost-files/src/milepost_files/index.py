@@ -544,7 +544,7 @@ def _thaw_rows(data: bytes) -> tuple[dict[str, Row], list[tuple[str, str]]]:
     order: list[tuple[str, str]] = []
     for id, key, parent, at, offset, length in ormsgpack.unpackb(data):
         above = rows.get(parent)
-        row = rows[id] = Row(id, key or id, above.id if above else parent, at, offset, length)
+        row = rows[id] = _thaw_row(id, key, above.id if above else parent, at, offset, length)
         order.append((row.key, id))
     return rows, order
 

@@ -422,7 +422,7 @@ class Log:
             index = self._index
             end = 0 if index is None else index.end
             look = handle.lock(held.fd, end, frames.HEADER.size)
-            if look is None and self._turns.take(held, functools.partial(_copy, held)):
+            if look is None and self._turns.take(held, functools.partial(rewrite.copy, held)):
                 look = handle.look(held.fd, end, frames.HEADER.size)
             if look is not None:
                 return held, look
@@ -531,7 +531,7 @@ class Log:
             # What the disk holds now is unknown, and syncing again would not tell. A copy that syncs does.
             with self.mutex:
                 self._lose_index()
-            self._turns.replace(held, functools.partial(_copy, held))
+            self._turns.replace(held, functools.partial(rewrite.copy, held))
         self._unsynced = False
 
     def _survived(self, batch: _Batch) -> bool:
@@ -590,14 +590,3 @@ class _Batch:
 
 def _reader(held: Handle) -> Read:
     return lambda ranges: scan.gather(held.fd, ranges)
-
-
-def _copy(held: Handle, fd: int) -> None:
-    """Write a log to another file, byte for byte: for readers it is the same log, and damage is kept for a repair."""
-    size = held.size
-    offset = 0
-    while offset < size and (data := scan.pread(held.fd, min(_WASTE, size - offset), offset)):
-        _, error = handle.write(fd, data, offset)
-        if error is not None:
-            raise error
-        offset += len(data)

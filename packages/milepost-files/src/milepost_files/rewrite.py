@@ -7,9 +7,10 @@ from typing import Final, NamedTuple
 
 from milepost.fences import Lease
 
-from milepost_files import frames, handle
+from milepost_files import frames, handle, scan
 from milepost_files.calls import CallSpot, whole
 from milepost_files.frames import Frame, Record
+from milepost_files.handle import Handle
 from milepost_files.index import Index
 from milepost_files.uptime import Uptime
 
@@ -102,6 +103,17 @@ def tombstone_record(index: Index) -> Record:
     """The record that says what the index knows of a deletion."""
     assert index.tombstone is not None
     return [frames.TOMBSTONE, list(index.tombstone.ids), index.tombstone.floor, index.tombstone.at]
+
+
+def copy(held: Handle, fd: int) -> None:
+    """Write a log to another file, byte for byte: for readers it is the same log, and damage is kept for a repair."""
+    size = held.size
+    offset = 0
+    while offset < size and (data := scan.pread(held.fd, min(_DRAFT_BYTES, size - offset), offset)):
+        _, error = handle.write(fd, data, offset)
+        if error is not None:
+            raise error
+        offset += len(data)
 
 
 def _records(index: Index) -> list[tuple[int, int, Record]]:

@@ -236,12 +236,11 @@ class Lines:
         return best
 
     async def _close_lines(self) -> None:
-        try:
-            while self._lines:
-                await self._lines.pop().close()
-        except asyncio.CancelledError:
-            await self._close_lines()
-            raise
+        await surely(self._close_all)
+
+    async def _close_all(self) -> None:
+        while self._lines:
+            await self._lines.pop().close()
         if self._end is not None:
             await self._end()
 
@@ -323,11 +322,7 @@ class AsyncRouted:
             await self._end()
 
     async def _end(self) -> None:
-        try:
-            await self._close_all()
-        except asyncio.CancelledError:
-            await self._close_all()
-            raise
+        await surely(self._close_all)
 
     async def _close_all(self) -> None:
         with suppress(*FAILURES):  # of what was said, the answers are there
@@ -390,6 +385,15 @@ async def receive(connection: Any) -> Any:
         return await connection.read_response(disable_decoding=True)
     except ResponseError as exc:
         return exc
+
+
+async def surely(close: Callable[[], Awaitable[None]]) -> None:
+    """Carry out `close`; if that is cancelled, go on with what it has left open."""
+    try:
+        await close()
+    except asyncio.CancelledError:
+        await close()
+        raise
 
 
 async def whole(work: Coroutine[Any, Any, T]) -> T:

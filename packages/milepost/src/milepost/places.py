@@ -226,9 +226,8 @@ def check_names(value: object, what: str) -> Mapping[str, Any]:
 def check_checkpoint(checkpoint: object) -> str:
     """The id of what LangGraph calls a checkpoint, if it has what every checkpoint has."""
     found = check_dict(checkpoint, "checkpoint")
-    for key in ("channel_values", "channel_versions"):
-        if type(found.get(key)) is not dict:
-            check_dict(found.get(key), f"the checkpoint's {key}")
+    check_dict(found.get("channel_values"), "the checkpoint's channel_values")
+    check_dict(found.get("channel_versions"), "the checkpoint's channel_versions")
     id = check_id(found.get("id"), "checkpoint id")
     if not id:
         raise InvalidConfig("the checkpoint's id is empty", what="checkpoint id", value="''")

@@ -530,9 +530,7 @@ def _scalars(metadata: Mapping[str, Any]) -> Facets:
     return {
         key: value
         for key, value in metadata.items()
-        if type(value) in (bool, int, float, str)
-        and _told(value)
-        and ((key.isascii() and "\0" not in key) or _plain(key))
+        if type(value) in (bool, int, float, str) and _told(value) and _plain(key)
     }
 
 

@@ -186,12 +186,10 @@ def from_wire(wire: Sequence[Any], writers: Sequence[int]) -> Layout:
             return (wire[0], writers[wire[1]], wire[2], wire[3])
         if kind == MANY:
             flat = wire[2]
-            if len(flat) == 3:  # nearly always
-                return (wire[0], wire[1], ((writers[flat[0]], flat[1], flat[2]),), wire[3])
-            runs = tuple((writers[flat[at]], flat[at + 1], flat[at + 2]) for at in range(0, len(flat), 3))
-            return (wire[0], wire[1], runs, wire[3])
+            runs = zip([writers[at] for at in flat[::3]], flat[1::3], flat[2::3], strict=True)
+            return (wire[0], wire[1], tuple(runs), wire[3])
         if kind in (KEYED, DELTA):
             return (wire[0], *(from_wire(inner, writers) for inner in wire[1:]))
-    except (TypeError, IndexError) as exc:
+    except (TypeError, ValueError, IndexError) as exc:
         raise Corrupt("a header's layout does not make sense", damage="layout") from exc
     raise Corrupt(f"a header's layout has the unknown kind {wire[0]!r}", damage="layout")

@@ -103,11 +103,7 @@ class Serializer(JsonPlusSerializer):
         what cannot be stored.
         """
         try:
-            return self._level.pack(obj)
-        except (TypeError, RecursionError):
-            pass  # the fast way gives no reason: the walk finds another way, or says why there is none
-        try:
-            return Walk().pack(obj, self._level)
+            return self._pack(obj)
         except Unserializable as exc:
             return exts.extension(exts.PICKLE, self._pickle(obj, exc))
 
