@@ -100,13 +100,13 @@ def _prune(store: MemoryStore) -> None:
 
 
 def _rewrite(store: MemoryStore) -> None:
-    rows = tuple(replace(_row(id, None), key=id + "~") for id in "123")
+    rows = tuple(_row(id, None)._replace(key=id + "~") for id in "123")
     batch = Batch(rows, (("", "1", _write("new", 0, _pack(20))), ("", "late", _write("new", 0))), (_pack(21),))
     run(store.rewrite("t", batch, _token(store)))
 
 
 def _load(store: MemoryStore) -> None:
-    rows = (replace(_row("1", None, Span(1, 2, 2)), key="4"), replace(_row("4", "3", Span(1, 30, 1)), key="4~"))
+    rows = (_row("1", None, Span(1, 2, 2))._replace(key="4"), _row("4", "3", Span(1, 30, 1))._replace(key="4~"))
     run(store.load("t", Batch(rows, (("", "4", _write("new", 0)),), (_pack(30),))))
 
 

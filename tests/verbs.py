@@ -72,7 +72,7 @@ async def _drop(store: Store, thread: str) -> bool:
 
 async def _rewrite(store: Store, thread: str) -> bool:
     chart = await _chart(store, thread)
-    other = [replace(one, header=b"other") for one in chart.rows if one.id == named(2)]
+    other = [one._replace(header=b"other") for one in chart.rows if one.id == named(2)]
     batch = Batch(tuple(other), (("", named(2), write(b"w", "other")),), (Pack(8, 1, 1, b"other item"),))
     return await store.rewrite(thread, batch, chart.token) is not None
 

@@ -144,7 +144,7 @@ class LatestByIdAlone(MemoryStore):
         place = self._data.threads[thread]
         stored = place.rows[row.ns, row.id]
         place.leave((row.ns, row.id))
-        place.enter(replace(stored, key=row.id))
+        place.enter(stored._replace(key=row.id))
         return answer
 
 
@@ -159,7 +159,7 @@ class PutAgainRewinds(MemoryStore):
             top = place.order[row.ns][-1][0]
             stored = place.rows[row.ns, row.id]
             place.leave((row.ns, row.id))
-            place.enter(replace(stored, key=top + "~"))
+            place.enter(stored._replace(key=top + "~"))
         return answer
 
 
@@ -272,13 +272,13 @@ class DropsBehindAWriter(MemoryStore):
 
 class CopyLosesTaskPath(MemoryStore):
     async def load(self, thread: str, batch: Batch) -> None:
-        writes = tuple((ns, id, replace(row, path="")) for ns, id, row in batch.writes)
+        writes = tuple((ns, id, row._replace(path="")) for ns, id, row in batch.writes)
         await super().load(thread, replace(batch, writes=writes))
 
 
 class CopySortsById(MemoryStore):
     async def load(self, thread: str, batch: Batch) -> None:
-        await super().load(thread, replace(batch, rows=tuple(replace(row, key=row.id) for row in batch.rows)))
+        await super().load(thread, replace(batch, rows=tuple(row._replace(key=row.id) for row in batch.rows)))
 
 
 class BeforeComparesIds(MemoryStore):
@@ -319,7 +319,7 @@ class LineageBySortOrder(MemoryStore):
         bound = start.snapshots[0].row.id
         page = await super().page(Query(thread, ns, before=bound), after, limit)
         kept = tuple(
-            replace(one, writes=tuple(row for row in one.writes if channels is None or row.channel in channels))
+            one._replace(writes=tuple(row for row in one.writes if channels is None or row.channel in channels))
             for one in page.snapshots
         )
         return replace(page, snapshots=kept)

@@ -28,10 +28,10 @@ class Still:
         async def call(*arguments: Any) -> Any:
             answer = await getattr(self._store, verb)(*arguments)
             if isinstance(answer, Loaded):
-                snapshots = tuple(replace(one, row=replace(one.row, at=0.0)) for one in answer.snapshots)
+                snapshots = tuple(one._replace(row=one.row._replace(at=0.0)) for one in answer.snapshots)
                 return replace(answer, snapshots=snapshots)
             if isinstance(answer, (Batch, Chart)):
-                return replace(answer, rows=tuple(replace(row, at=0.0) for row in answer.rows))
+                return replace(answer, rows=tuple(row._replace(at=0.0) for row in answer.rows))
             return answer
 
         return call

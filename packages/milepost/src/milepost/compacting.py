@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, cast
 from uuid import UUID
@@ -97,9 +97,9 @@ async def compacted(
     smaller = {**changed, **{name: _DeltaSnapshot(changed.get(name, state[name])) for name in deltas}}
     placed = _smaller_head(codec, survey, head, header, {**values, **smaller}, smaller, sorted(changed), now)
     # The time is that of the old head: the thread was not used since.
-    rows = [replace(placed.row, key=sort_key(placed.row.id, head.key), at=head.at)]
+    rows = [placed.row._replace(key=sort_key(placed.row.id, head.key), at=head.at)]
     attached = list(_attached(codec, survey, context))
-    rows += [replace(one.row, key=one.row.id, at=head.at) for one in attached]
+    rows += [one.row._replace(key=one.row.id, at=head.at) for one in attached]
     new = [pack for one in (placed, *attached) for pack in one.packs]
     if dry_run:
         # A run that follows is to find everything as this one did.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Final
 
 from milepost import maintenance
@@ -236,4 +235,4 @@ def _now(kept: Place) -> Place:
 
 
 def _named(write: WriteRow, channel: str) -> WriteRow:
-    return replace(write, channel=store_name(channel), pack=None)
+    return write._replace(channel=store_name(channel), pack=None)

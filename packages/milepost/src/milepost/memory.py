@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TypeVar, cast
 
 from langgraph.checkpoint.serde.types import INTERRUPT
@@ -106,9 +105,9 @@ class MemoryStore(MemoryCalls):
                     refuse_moved(thread, row.parent, heads, head.id)
                 parent = place.rows.get((row.ns, row.parent)) if row.parent is not None else None
                 key = sort_key(row.id, parent.key if parent else row.parent)
-                new = replace(row, key=key, at=now)
+                new = row._replace(key=key, at=now)
             else:
-                new = replace(row, key=old.key, at=old.at)
+                new = row._replace(key=old.key, at=old.at)
             place.revision += 1
             place.updated = now
             for pack in packs:
@@ -302,7 +301,7 @@ class MemoryStore(MemoryCalls):
             place.generation = draw()
             for ns, id, parent in drop.parents:
                 if (row := place.rows.get((ns, id))) is not None:
-                    place.rows[ns, id] = replace(row, parent=parent)
+                    place.rows[ns, id] = row._replace(parent=parent)
             for at in place.youngest_first(drop.checkpoints):
                 place.leave(at)
                 place.writes.pop(at, None)

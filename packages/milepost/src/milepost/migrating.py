@@ -480,8 +480,8 @@ class Migrator:
             codec.learn_writes(some, [True], snapshot.generation)
             for one in some.rows:
                 packs += [one.pack] if one.pack else []
-                written.append(replace(one, pack=None))
-        return image, replace(placed.row, parent=row.parent, key=row.key, at=row.at), written, packs
+                written.append(one._replace(pack=None))
+        return image, placed.row._replace(parent=row.parent, key=row.key, at=row.at), written, packs
 
     async def _packs(self, snapshot: Snapshot) -> Sequence[Pack]:
         spans = live_spans([snapshot.row], snapshot.writes)

@@ -136,7 +136,7 @@ class Rebuilding:
                     # What it was written since is of the older release too, or does not count.
                     there = {(write.task, write.idx) for write in then.writes}
                     since = (write for write in snapshot.writes if (write.task, write.idx) not in there)
-                    then = replace(then, writes=(*then.writes, *since))
+                    then = then._replace(writes=(*then.writes, *since))
                     packs.update(kept.packs.get(self.thread, ()))
             snapshots.append(then)
         return replace(loaded, snapshots=tuple(snapshots), packs={self.thread: sorted(packs)})
@@ -149,7 +149,7 @@ class Rebuilding:
         stored = loaded.snapshots[0].row.header
         loaded = await self._then(loaded)
         # What was written to it is not asked for.
-        snapshot = replace(loaded.snapshots[0], writes=())
+        snapshot = loaded.snapshots[0]._replace(writes=())
         header = self.codec.header(self.thread, snapshot.row)
         past = await self.past(snapshot, header, stored)
         shelf = self.codec.shelf(self.thread, loaded.packs.get(self.thread, ()))

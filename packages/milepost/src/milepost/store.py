@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from milepost.callstore import CallRow
@@ -54,8 +54,7 @@ class Pack(NamedTuple):
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointRow:
+class CheckpointRow(NamedTuple):
     """One checkpoint, as the store keeps it."""
 
     ns: str
@@ -64,7 +63,7 @@ class CheckpointRow:
     header: bytes
     spans: tuple[Span, ...] = ()
     """Every item the header refers to, merged and sorted."""
-    facets: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    facets: Mapping[str, str | int | float | bool] = {}
     """Scalars of the metadata that a store may use to find candidates for a filter. Never the last word."""
     ancestors: tuple[str, ...] = ()
     """Checkpoint ids (of any namespace) that this put descends from. For the tombstone rule; need not be kept."""
@@ -74,8 +73,7 @@ class CheckpointRow:
     """Seconds since the epoch by the store's clock, at the first put. Given by the store."""
 
 
-@dataclass(frozen=True, slots=True)
-class WriteRow:
+class WriteRow(NamedTuple):
     """One pending write. Its place is (thread, ns, checkpoint, task, idx)."""
 
     task: str
@@ -104,8 +102,7 @@ class Wrote(NamedTuple):
     accepted: tuple[bool, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(NamedTuple):
     """One checkpoint with its pending writes (in any order)."""
 
     thread: str
@@ -556,7 +553,7 @@ def settle_row(row: WriteRow, at: WriteRow | None) -> tuple[bool, bool]:
 
 def bare(row: WriteRow) -> WriteRow:
     """`row` without its pack: what is stored at its place."""
-    return row if row.pack is None else replace(row, pack=None)
+    return row if row.pack is None else row._replace(pack=None)
 
 
 @runtime_checkable

@@ -135,7 +135,7 @@ class TenantStore:
         return replace(
             loaded,
             snapshots=tuple(
-                replace(one, thread=self._bare(one.thread)) for one in loaded.snapshots if self._own(one.thread)
+                one._replace(thread=self._bare(one.thread)) for one in loaded.snapshots if self._own(one.thread)
             ),
             packs={self._bare(thread): packs for thread, packs in loaded.packs.items() if self._own(thread)},
             damage=tuple(map(self._said, loaded.damage)),

@@ -371,7 +371,7 @@ class Codec:
             )
         except MilepostError as exc:
             raise of_checkpoint(exc, thread, row) from exc
-        return replace(row, header=header, facets=facets)
+        return row._replace(header=header, facets=facets)
 
     def layouts(self, thread: str, row: CheckpointRow, wanted: Container[str]) -> dict[str, Layout]:
         """Where the values of the channels `wanted` lie. Raises as `header` does."""
@@ -464,13 +464,13 @@ class Codec:
         if vault is None:
             return batch
         rows = tuple(
-            replace(row, header=reseal_header(row.header, source, target, row.ns, row.id, vault)) for row in batch.rows
+            row._replace(header=reseal_header(row.header, source, target, row.ns, row.id, vault)) for row in batch.rows
         )
         writes: list[tuple[str, str, WriteRow]] = []
         for ns, id, row in batch.writes:
             payload = unwrap(row.value, vault=vault, about=_about_write(source, ns, id, row.task, row.idx))
             value = wrap(payload, vault=vault, about=_about_write(target, ns, id, row.task, row.idx))
-            writes.append((ns, id, replace(row, value=value)))
+            writes.append((ns, id, row._replace(value=value)))
         packs = tuple(reseal_pack(pack, source, target, vault) for pack in batch.packs)
         return replace(batch, rows=rows, writes=tuple(writes), packs=packs)
 
@@ -479,7 +479,7 @@ class Codec:
         are keys."""
         row, writes, vault = snapshot.row, snapshot.writes, self._vault
         if vault is None:
-            return replace(row, ns=ns), writes
+            return row._replace(ns=ns), writes
         header = reseal_header(row.header, thread, thread, row.ns, row.id, vault, ns)
         moved: list[WriteRow] = []
         for write in writes:
@@ -487,8 +487,8 @@ class Codec:
                 write.value, vault=vault, about=_about_write(thread, row.ns, row.id, write.task, write.idx)
             )
             value = wrap(payload, vault=vault, about=_about_write(thread, ns, row.id, write.task, write.idx))
-            moved.append(replace(write, value=value))
-        return replace(row, ns=ns, header=header), tuple(moved)
+            moved.append(write._replace(value=value))
+        return row._replace(ns=ns, header=header), tuple(moved)
 
     def repack(self, thread: str, pack: Pack, live: Sequence[Span]) -> list[Pack]:
         """The parts of `pack` that `live` needs, as packs of their own."""

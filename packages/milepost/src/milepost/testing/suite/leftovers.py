@@ -95,7 +95,7 @@ class Sweeps(Behaviours):
         chain = await grown(lab.saver, "stays", 3)
         await grown(lab.saver, "attached", 2)
         export = await _all_of(lab, "attached")
-        rows = tuple(replace(row, ns=ATTACHMENTS, parent=None) for row in export.rows)
+        rows = tuple(row._replace(ns=ATTACHMENTS, parent=None) for row in export.rows)
         await lab.store.load("attachments", Batch(rows=rows, packs=export.packs))
         before = await lab.saver.list(chain.latest)
         wanted = ["attachments", "left 0", "left 1", "left 2"]

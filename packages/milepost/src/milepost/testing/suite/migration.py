@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -413,7 +412,7 @@ class Migration(Behaviours):
         saver = lab.open(schema=FIRST)
         store, chart = await _charted(lab, saver, "t")
         (head,) = (row for row in chart.rows if row.id == "0003")
-        torn = replace(head, header=head.header[:-1] + bytes([head.header[-1] ^ 1]))
+        torn = head._replace(header=head.header[:-1] + bytes([head.header[-1] ^ 1]))
         assert await store.rewrite("t", Batch((torn,), (), ()), chart.token)
         new = lab.open(schema=SECOND)
         dry = await migrated(new, mode="dry-run", history=history)
