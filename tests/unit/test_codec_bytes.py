@@ -5,14 +5,18 @@ from __future__ import annotations
 import struct
 import sys
 import zlib
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
+import ormsgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from in_c import needs_c
 from milepost.codec.envelope import FORMAT, Vault, checksum, unwrap, wrap
-from milepost.codec.header import front, numbered, open_header, seal_header
+from milepost.codec.exts import array_header
+from milepost.codec.header import front, numbered, open_header, seal_header, shallow
 from milepost.codec.layout import INLINE, KEYED, MANY, ONE, TYPED, from_wire, spans_of, to_wire
 from milepost.codec.pack import open_pack, repack, seal_pack
 from milepost.codec.values import Serializer
@@ -216,6 +220,64 @@ def test_tables_made_in_c_leak_nothing() -> None:
     for _ in range(100):
         assert compiled({}, {name: label, "b": number, "c": 1}, {"n": {name: number, "b": label}}) is not None
     assert (sys.getrefcount(label), sys.getrefcount(number), sys.getrefcount(name)) == before
+
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text() | st.binary(),
+    lambda inner: st.lists(inner, max_size=20) | st.dictionaries(st.text(), inner, max_size=20),
+    max_leaves=8,
+)
+wires = st.lists(st.tuples(st.just(INLINE), st.binary()) | st.lists(st.integers(0, 2**62), max_size=5), max_size=3)
+
+
+def payload_of(front: list[Any], back: list[Any]) -> bytes:
+    return array_header(2) + serde.encode(front) + ormsgpack.packb(back)
+
+
+def payloads(front: list[Any], back: list[Any], lies: list[Any]) -> Iterator[bytes]:
+    """What a header may be, those with an extension in them, and some of what damage makes of it."""
+    whole = payload_of(front, [back, lies])
+    yield whole
+    yield payload_of([*front, (1, "a tuple")], [back, lies])
+    yield serde.encode([front, [back, [*lies, (1, 2)]]])
+    yield whole[:-1]
+    yield whole + b"\0"
+    for at in range(min(len(whole), 40)):
+        yield bytes((*whole[:at], whole[at] ^ 1 << at % 8, *whole[at + 1 :]))
+
+
+@needs_c
+@given(st.lists(plain, max_size=3), st.lists(st.text(), max_size=4), st.lists(st.integers(0, 2**62), max_size=2), wires)
+def test_what_is_read_of_a_header_in_c_is_what_python_reads(
+    more: list[Any], named: list[str], back: list[Any], lies: list[Any]
+) -> None:
+    from milepost_speedups import lying
+
+    for payload in payloads([0, named, *more], back, lies):
+        found = lying(payload)
+        if found is None:
+            continue
+        # What is skipped is not looked at: that it was damaged, the checksum tells.
+        with suppress(ValueError):
+            (_, expected, *_), (writers, layouts) = shallow(payload)
+            assert repr(found) == repr((expected[: len(layouts)], writers, layouts))
+    assert lying(payload_of([0, named, *more, (1, "a tuple")], [back, lies[: len(named)]])) is not None
+
+
+@needs_c
+def test_what_is_read_of_a_header_in_c_leaks_nothing() -> None:
+    from milepost_speedups import lying
+
+    payload = payload_of([0, ["a name that is long enough to be made anew"], {"a": 1}], [[1], [[0, b"value" * 99]]])
+    odd = [payload[:-1], payload[:20], payload_of([0, []], [[1], [[0, b"value"]]])]
+    lying(payload)
+    before = sys.getallocatedblocks()
+    for _ in range(1000):
+        assert lying(payload) is not None
+        assert all(lying(other) is None for other in odd)
+    assert sys.getallocatedblocks() - before < 500
+    with pytest.raises(TypeError):
+        lying("text")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 def test_labels_of_langgraph_are_kept_short() -> None:

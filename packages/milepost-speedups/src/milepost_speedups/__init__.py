@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from milepost_speedups._revive import Messages
-from milepost_speedups._tables import numbered
+from milepost_speedups._tables import lying, numbered
 from milepost_speedups._trace import Trace, trace
 
-__all__ = ["Messages", "Trace", "numbered", "trace"]
+__all__ = ["Messages", "Trace", "lying", "numbered", "trace"]

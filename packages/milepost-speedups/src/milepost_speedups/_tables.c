@@ -1,11 +1,13 @@
-/* Tables: the names and version labels of a checkpoint in numbers, as its header keeps them.
+/* Tables: the names and version labels of a checkpoint in numbers, as its header keeps them, and where its values lie.
  *
- * What is walked are dicts, strings, ints and floats of exactly the built-in types, so no code of theirs runs. The collector
+ * What is numbered are dicts, strings, ints and floats of exactly the built-in types, so no code of theirs runs. The collector
  * may, and let another thread change a dict.
  */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+
+#include "_unpack.h"
 
 /* Whether `value` is a dict of version labels by name. */
 static int
@@ -139,12 +141,78 @@ numbered(PyObject *module, PyObject *args)
     return found;
 }
 
+/* The next `count` of the names that begin at `at`. */
+static PyObject *
+read_names(Reader at, uint64_t count)
+{
+    PyObject *names = PyList_New((Py_ssize_t)count);
+    for (Py_ssize_t i = 0; names != NULL && i < (Py_ssize_t)count; i++) {
+        PyObject *name = read_key(&at);
+        if (name == NULL || PyList_SetItem(names, i, name) < 0) {
+            Py_CLEAR(names);
+        }
+    }
+    return names;
+}
+
+/* [front, [writers, layouts]], where a front is [kind, [name, ...], ...]. */
+static PyObject *
+lying(PyObject *module, PyObject *payload)
+{
+    Reader reader;
+    uint64_t parts, fields, count, lists, found;
+    PyObject *writers, *layouts, *names, *made = NULL;
+    char *data;
+    Py_ssize_t size;
+    if (PyBytes_AsStringAndSize(payload, &data, &size) < 0) {
+        return NULL;
+    }
+    reader.at = (const unsigned char *)data;
+    reader.end = reader.at + size;
+    if (!read_array(&reader, &parts) || parts != 2 || !read_array(&reader, &fields) || fields < 2 ||
+        !skip_value(&reader) || !read_array(&reader, &count)) {
+        Py_RETURN_NONE;
+    }
+    Reader first = reader;
+    for (uint64_t rest = count; rest > 0; rest--) {
+        if (!skip_value(&reader)) {
+            Py_RETURN_NONE;
+        }
+    }
+    for (fields -= 2; fields > 0; fields--) {
+        if (!skip_value(&reader)) {
+            Py_RETURN_NONE;
+        }
+    }
+    if (!read_array(&reader, &lists) || lists != 2) {
+        Py_RETURN_NONE;
+    }
+    writers = read_value(&reader, 0);
+    layouts = writers == NULL ? NULL : read_value(&reader, 0);
+    if (layouts != NULL && reader.at == reader.end && PyList_Check(writers) && PyList_Check(layouts)) {
+        found = (uint64_t)PyList_Size(layouts);
+        names = found > count ? NULL : read_names(first, found);
+        made = names == NULL ? NULL : PyTuple_Pack(3, names, writers, layouts);
+        Py_XDECREF(names);
+    }
+    Py_XDECREF(writers);
+    Py_XDECREF(layouts);
+    if (made == NULL && !PyErr_Occurred()) {
+        Py_RETURN_NONE;
+    }
+    return made;
+}
+
 static PyMethodDef functions[] = {
     {"numbered", numbered, METH_VARARGS,
      "numbered(names, versions, seen) -> tuple[list, list, dict] | None\n\n"
      "The distinct labels in the order in which they are met, and a checkpoint's channel_versions and versions_seen with\n"
      "numbers in the place of names and labels. `names` gives each name its number, and grows. None, and nothing grows, where\n"
      "these are not dicts of strings, ints and floats."},
+    {"lying", lying, METH_O,
+     "lying(payload) -> tuple[list[str], list, list] | None\n\n"
+     "The names of a header's values, its writers and its layouts, without building what else it says. None where it is not\n"
+     "as it usually is."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -261,4 +261,72 @@ read_value(Reader *reader, int depth)
     }
 }
 
+/* Past one value of any kind, and all that it holds. 0 where there is none. */
+static inline int
+skip_value(Reader *reader)
+{
+    uint64_t number, open = 1;
+    for (; open > 0; open--) {
+        if (left(reader) < open) {
+            return 0;
+        }
+        unsigned head = *reader->at++;
+        number = 0;
+        if (head < 0x80 || head >= 0xe0 || head == 0xc0 || head == 0xc2 || head == 0xc3) {
+            continue;
+        }
+        if (head <= 0x8f) {
+            open += 2 * (head & 15);
+        } else if (head <= 0x9f) {
+            open += head & 15;
+        } else if (head <= 0xbf) {
+            number = head & 31;
+        } else if (head >= 0xc4 && head <= 0xc6) {
+            if (!read_length(reader, head, 0xc4, &number)) {
+                return 0;
+            }
+        } else if (head == 0xca || head == 0xcb) {
+            number = head == 0xca ? 4 : 8;
+        } else if (head >= 0xcc && head <= 0xd3) {
+            number = (uint64_t)1 << ((head - 0xcc) & 3);
+        } else if (head >= 0xd9 && head <= 0xdb) {
+            if (!read_length(reader, head, 0xd9, &number)) {
+                return 0;
+            }
+        } else if (head >= 0xdc) {
+            if (!read_number(reader, head & 1 ? 4 : 2, &number)) {
+                return 0;
+            }
+            open += head >= 0xde ? 2 * number : number;
+            number = 0;
+        } else if (head >= 0xd4) {
+            number = 1 + ((uint64_t)1 << (head - 0xd4));
+        } else if (head == 0xc1 || !read_length(reader, head, 0xc7, &number)) {
+            return 0;
+        } else {
+            number++;
+        }
+        if (number > left(reader)) {
+            return 0;
+        }
+        reader->at += number;
+    }
+    return 1;
+}
+
+/* The number of elements of an array that begins here. 0 where none does. */
+static inline int
+read_array(Reader *reader, uint64_t *count)
+{
+    if (left(reader) < 1) {
+        return 0;
+    }
+    unsigned head = *reader->at++;
+    if (head >= 0x90 && head <= 0x9f) {
+        *count = head & 15;
+        return 1;
+    }
+    return (head == 0xdc || head == 0xdd) && read_number(reader, head == 0xdc ? 2 : 4, count);
+}
+
 #endif

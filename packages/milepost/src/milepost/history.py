@@ -9,7 +9,6 @@ from langgraph.checkpoint.base import DeltaChannelHistory, PendingWrite, writes_
 
 from milepost.codec import Codec
 from milepost.codec.layout import Layout, spans_of
-from milepost.codec.shelf import Shelf
 from milepost.errors import Corrupt
 from milepost.places import Place, channel_name, store_name
 from milepost.schema import Schema
@@ -69,14 +68,21 @@ class Walk:
                 damage=loaded.damage[0],
             )
         shelf = self._codec.shelf(place.thread, loaded.packs.get(place.thread, ()))
+        further = loaded.cursor is not None
+        replayed: list[tuple[Snapshot, WriteRow]] = []
         for snapshot in loaded.snapshots:
             # What lies beyond is not looked at: it may be of a version that nobody knows any more.
             if self.over or snapshot.row.id in self._walked:
-                return False
+                further = False
+                break
             self._walked.add(snapshot.row.id)
             # The writes to a checkpoint come after its value.
-            for write in self._replayed(snapshot, shelf, self._sought):
-                self._writes[write[1]].append(write)
+            if self._upgrade is None:
+                replayed += self._replayed(snapshot)
+            else:
+                upgrader, schema = self._upgrade
+                for write in upgrader.replayed(schema, snapshot, shelf, self._sought):
+                    self._writes[write[1]].append(write)
             layouts, made = self._found(snapshot)
             if made:
                 self._made |= dict.fromkeys(made, snapshot.row.id)
@@ -84,7 +90,11 @@ class Walk:
             if layouts and (found := self._sought & layouts.keys()):
                 self._seeds |= {channel: layouts[channel] for channel in found}
                 self._sought -= found
-        return loaded.cursor is not None
+        values = self._codec.write_values(replayed, shelf) if replayed else ()
+        for (_, row), value in zip(replayed, values, strict=True):
+            channel = channel_name(row.channel)
+            self._writes[channel].append((row.task, channel, value))
+        return further
 
     def _found(self, snapshot: Snapshot) -> tuple[Mapping[str, Layout | Seed], Collection[str]]:
         """Where the values of an ancestor lie, and those that an upgrade makes."""
@@ -95,17 +105,11 @@ class Walk:
         header = self._codec.header(thread, row)
         return upgrader.seeds(schema, thread, row, header), upgrader.made(schema, thread, row, header, sought)
 
-    def _replayed(self, snapshot: Snapshot, shelf: Shelf, sought: Collection[str]) -> Iterable[PendingWrite]:
-        """The writes of an ancestor to the channels `sought`, last first."""
-        if self._upgrade is not None:
-            upgrader, schema = self._upgrade
-            return upgrader.replayed(schema, snapshot, shelf, sought)
+    def _replayed(self, snapshot: Snapshot) -> Iterable[tuple[Snapshot, WriteRow]]:
+        """The writes of an ancestor to the channels that are sought, last first."""
         writes = snapshot.writes
-        return [
-            (write.task, channel, self._codec.write_value(snapshot, write, shelf))
-            for write in (sorted(writes, key=write_order, reverse=True) if len(writes) > 1 else writes)
-            if (channel := channel_name(write.channel)) in sought
-        ]
+        ordered = sorted(writes, key=write_order, reverse=True) if len(writes) > 1 else writes
+        return [(snapshot, write) for write in ordered if channel_name(write.channel) in self._sought]
 
     def spans(self) -> tuple[Span, ...]:
         """Where the seeds lie."""

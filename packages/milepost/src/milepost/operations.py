@@ -295,9 +295,11 @@ class Operations:
             else:
                 checkpoint = {**header.checkpoint, "channel_values": codec.values(thread, header, shelf)}
                 metadata = header.metadata
+                ordered = sorted(snapshot.writes, key=write_order)
+                written = codec.write_values([(snapshot, write) for write in ordered], shelf) if ordered else ()
                 writes = [
-                    (write.task, channel_name(write.channel), codec.write_value(snapshot, write, shelf))
-                    for write in sorted(snapshot.writes, key=write_order)
+                    (write.task, channel_name(write.channel), value)
+                    for write, value in zip(ordered, written, strict=True)
                 ]
         except MilepostError as exc:
             raise of_checkpoint(exc, thread, row) from exc

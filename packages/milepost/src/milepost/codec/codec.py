@@ -409,10 +409,18 @@ class Codec:
             raise Corrupt(f"a pending write to {row.channel!r} does not make sense", damage="write") from exc
         return from_wire(wire, writers), stamp[0] if stamp else None
 
-    def write_value(self, snapshot: Snapshot, write: WriteRow, shelf: Shelf) -> Any:
-        """The value of a pending write of `snapshot`. Raises as `write_layout` and `value` do."""
-        layout, _ = self.write_layout(snapshot.thread, snapshot.row.ns, snapshot.row.id, write)
-        return self.value(snapshot.thread, channel_name(write.channel), layout, shelf)
+    def write_values(self, found: Sequence[tuple[Snapshot, WriteRow]], shelf: Shelf) -> list[Any]:
+        """The values of pending writes, each with the checkpoint of one thread that it was written to. Raises as
+        `write_layout` and `value` do."""
+        layouts = [self.write_layout(at.thread, at.row.ns, at.row.id, write)[0] for at, write in found]
+        try:
+            return shelf.values(layouts, self._own_coding, self._coding)
+        except Unserializable:
+            # Which of them it was.
+            return [
+                self.value(at.thread, channel_name(write.channel), layout, shelf)
+                for (at, write), layout in zip(found, layouts, strict=True)
+            ]
 
     def remember(
         self,

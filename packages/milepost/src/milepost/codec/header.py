@@ -34,10 +34,12 @@ from milepost.codec.values import Serializer
 from milepost.errors import Corrupt, Unserializable
 
 _compiled: Callable[[dict[str, int], object, object], tuple[list[Any], list[int], dict[str, list[int]]] | None] | None
+_lying: Callable[[bytes], tuple[Sequence[str], Sequence[int], Sequence[Any]] | None] | None
 try:
+    from milepost_speedups import lying as _lying
     from milepost_speedups import numbered as _compiled
 except ImportError:
-    _compiled = None
+    _compiled = _lying = None
 
 _OWN, _FOREIGN = 0, 1
 _TEXT = frozenset({str})
@@ -209,21 +211,24 @@ def open_layouts(
     """Where the values of the channels `wanted` lie, without building what else a header says. Raises `Corrupt`."""
     payload = unwrap(data, vault=vault, about=_about(thread, ns, id) if vault else b"")
     try:
-        (_, names, *_), (writers, wires) = _shallow(payload)
-        found = zip(names, wires, strict=False)
-        return {name: from_wire(wire, writers) for name, wire in found if name in wanted}
+        found = _lying(payload) if _lying else None
+        if found is None:
+            (_, names, *_), (writers, wires) = shallow(payload)
+        else:
+            names, writers, wires = found
+        return {name: from_wire(wire, writers) for name, wire in zip(names, wires, strict=False) if name in wanted}
     except (ValueError, TypeError, IndexError) as exc:
         raise Corrupt(f"the header of checkpoint {id!r} does not make sense: {exc}", damage="header") from exc
 
 
-def _shallow(payload: bytes) -> Any:
+def shallow(payload: bytes) -> Any:
     """A payload with nils where it has objects: names are texts, and layouts are plain or tuples."""
     return ormsgpack.unpackb(payload, ext_hook=_plain, option=ormsgpack.OPT_NON_STR_KEYS)
 
 
 def _plain(code: int, data: bytes) -> Any:
     if code == TUPLE:
-        return tuple(_shallow(data))
+        return tuple(shallow(data))
     return RAW[code](data) if code in RAW else None
 
 

@@ -186,6 +186,8 @@ def from_wire(wire: Sequence[Any], writers: Sequence[int]) -> Layout:
             return (wire[0], writers[wire[1]], wire[2], wire[3])
         if kind == MANY:
             flat = wire[2]
+            if len(flat) == 3:
+                return (wire[0], wire[1], ((writers[flat[0]], flat[1], flat[2]),), wire[3])
             runs = zip([writers[at] for at in flat[::3]], flat[1::3], flat[2::3], strict=True)
             return (wire[0], wire[1], tuple(runs), wire[3])
         if kind in (KEYED, DELTA):

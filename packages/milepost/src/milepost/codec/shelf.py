@@ -164,8 +164,27 @@ class Shelf:
             return _DeltaSnapshot(self.value(layout[1], own, other))
         raise Corrupt(f"a layout has the unknown kind {layout[0]!r}", damage="layout")
 
-    def _list(self, layout: Layout, coding: Coding) -> list[Any]:
-        _, count, runs, digest = layout
+    def values(self, layouts: Sequence[Layout], own: Coding, other: Coding) -> list[Any]:
+        """As `value` of each. Lists are decoded together where they hold messages: those of writes hold one or two."""
+        items: list[bytes] = []
+        ends: list[tuple[int, int]] = []
+        for at, layout in enumerate(layouts):
+            if layout[0] == MANY and layout[1] <= _TOGETHER and len(found := self._items(layout)) == layout[1]:
+                items += found
+                ends.append((at, len(items)))
+        each = own.decode_each(items, self._texts) if len(ends) > 1 else None
+        if each is None:
+            return [self.value(layout, own, other) for layout in layouts]
+        values: dict[int, Any] = {}
+        start = 0
+        for at, end in ends:
+            values[at] = each[start:end]
+            start = end
+        return [values[at] if at in values else self.value(layout, own, other) for at, layout in enumerate(layouts)]
+
+    def _items(self, layout: Layout) -> list[bytes]:
+        """The items of a list, not to be changed. Raises `Corrupt`."""
+        _, _, runs, digest = layout
         items, sums = self.take(*runs[0]) if len(runs) == 1 else ([], array("I"))
         if len(runs) > 1:
             for run in runs:
@@ -174,6 +193,11 @@ class Shelf:
                 sums += checks
         if digest_of(sums) != digest:
             raise Corrupt("the items of a list are not the ones that were stored", damage="list digest")
+        return items
+
+    def _list(self, layout: Layout, coding: Coding) -> list[Any]:
+        count = layout[1]
+        items = self._items(layout)
         if not coding.typed and count <= _TOGETHER:
             each = coding.decode_each(items, self._texts) if len(items) == count else None
             return self._joined(items, count, coding) if each is None else each
