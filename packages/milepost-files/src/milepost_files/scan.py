@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from enum import Enum
+from operator import gt
 from typing import Final
 
 from milepost_files import frames
@@ -44,26 +45,25 @@ def gather(fd: int, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
 
     Raises ``EOFError`` when the file ends before one of them does.
     """
-    found: list[bytes] = [b""] * len(ranges)
-    order = sorted(range(len(ranges)), key=ranges.__getitem__)
-    place = 0
-    while place < len(order):
-        start, length = ranges[order[place]]
-        end = start + length
-        stop = place + 1
-        for number in order[stop : stop + _NEIGHBOURS]:
-            offset, length = ranges[number]
-            if offset - end > _GAP or offset + length - start > _RUN:
+    if any(map(gt, ranges, ranges[1:])):
+        order = sorted(range(len(ranges)), key=ranges.__getitem__)
+        blobs = dict(zip(order, gather(fd, [ranges[number] for number in order]), strict=True))
+        return [blobs[number] for number in range(len(ranges))]
+    found: list[bytes] = []
+    while len(found) < len(ranges):
+        place = stop = len(found)
+        start = end = ranges[place][0]
+        for offset, length in ranges[place : place + _NEIGHBOURS]:
+            past = offset + length
+            if stop > place and (offset - end > _GAP or past - start > _RUN):
                 break
-            end = max(end, offset + length)
+            if past > end:
+                end = past
             stop += 1
         data = pread(fd, end - start, start)
         if len(data) < end - start:
             raise EOFError(f"a log ends at byte {start + len(data)}, before byte {end}")
-        for number in order[place:stop]:
-            offset, length = ranges[number]
-            found[number] = data[offset - start : offset - start + length]
-        place = stop
+        found += [data[offset - start : offset - start + length] for offset, length in ranges[place:stop]]
     return found
 
 

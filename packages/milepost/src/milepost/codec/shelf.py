@@ -108,14 +108,15 @@ class Shelf:
             # By far most packs hold one item as it is: what `open_pack` would do, without the ceremony.
             if count == 1 and len(data) >= size_of_head:
                 version, flags, noted, n, size, total = unpack(data)
+                item = data[size_of_head:]
                 if (
                     version == FORMAT
                     and not flags
                     and n == 1
-                    and size == len(data) - size_of_head
-                    and check(data[6:], _PLAIN) == noted
+                    and size == len(item)
+                    and check(item, check(data[6:size_of_head], _PLAIN)) == noted
                 ):
-                    strip.items.append(data[size_of_head:])
+                    strip.items.append(item)
                     strip.sums.append(total)
                     end += 1
                     continue
