@@ -57,8 +57,7 @@ def gather(fd: int, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
             past = offset + length
             if stop > place and (offset - end > _GAP or past - start > _RUN):
                 break
-            if past > end:
-                end = past
+            end = max(end, past)
             stop += 1
         data = pread(fd, end - start, start)
         if len(data) < end - start:
