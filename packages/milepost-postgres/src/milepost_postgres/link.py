@@ -10,7 +10,7 @@ import itertools
 import math
 import select
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from milepost.collector import unhurried
@@ -59,25 +59,28 @@ class Line:
         return not (self._connection.closed or self._poll.poll(0))
 
     def talk(self, steps: Sequence[Step]) -> PQGen[list[list[Row]]]:
-        """Carry out the steps in one transaction and one round trip, on a connection that commits by itself."""
+        """Carry out the steps in one transaction and one round trip, on a connection that commits by itself. What is prepared
+        for them goes along."""
         # As psycopg has it: None is a connection that must not prepare.
         prepare = self._connection.prepare_threshold is not None
-        if prepare:
-            for text in {step.text for step in steps} - self._prepared.keys():
-                name = b"milepost_%d" % next(self._names)
-                self._pgconn.send_prepare(name, text)
-                yield from self._answers()
-                self._prepared[text] = name
-        if len(steps) == 1:
-            self._send(steps[0], prepare=prepare)
+        known = self._prepared
+        texts = dict.fromkeys(text for text, _ in steps if text not in known) if prepare else ()
+        fresh = {text: b"milepost_%d" % next(self._names) for text in texts}
+        names = (known | fresh if fresh else known) if prepare else None
+        if len(steps) == 1 and not fresh:
+            self._send(steps[0], names)
             return (yield from self._answers())
         self._pgconn.enter_pipeline_mode()
+        for text, name in fresh.items():
+            self._pgconn.send_prepare(name, text)
         for step in steps:
-            self._send(step, prepare=prepare)
+            self._send(step, names)
         self._pgconn.pipeline_sync()
         results = yield from _until_sync(self._pgconn)
         self._pgconn.exit_pipeline_mode()
-        return [self._load(result) for result in results]
+        answers = [self._load(result) for result in results]
+        known |= fresh
+        return answers[len(fresh) :]
 
     def eager(self, talk: PQGen[T]) -> PQGen[T]:
         """`talk`, which reads on without going through the event loop where more of an answer has come in already.
@@ -98,13 +101,13 @@ class Line:
             found: T = done.value
             return found
 
-    def _send(self, step: Step, *, prepare: bool) -> None:
+    def _send(self, step: Step, names: Mapping[bytes, bytes] | None) -> None:
         text, values = step
         formats = (Format.BINARY,) * len(values)
-        if prepare:
-            self._pgconn.send_query_prepared(self._prepared[text], values, formats, Format.BINARY)
-        else:
+        if names is None:
             self._pgconn.send_query_params(text, values, None, formats, Format.BINARY)
+        else:
+            self._pgconn.send_query_prepared(names[text], values, formats, Format.BINARY)
 
     def _answers(self) -> PQGen[list[list[Row]]]:
         results = yield from execute(self._pgconn)
