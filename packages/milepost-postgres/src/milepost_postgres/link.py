@@ -11,14 +11,14 @@ import math
 import select
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from milepost.collector import unhurried
 from psycopg import AsyncConnection, Connection, errors
 from psycopg.abc import PQGen
-from psycopg.adapt import Transformer
+from psycopg.adapt import AdaptersMap, Transformer
 from psycopg.generators import execute
-from psycopg.pq import ExecStatus, Format, TransactionStatus
+from psycopg.pq import ExecStatus, Format, PipelineStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
 from psycopg.waiting import Ready, Wait
 
@@ -38,21 +38,35 @@ A session that is ours alone never compiles a statement and plans it once: eithe
 """
 
 
+_DISCARDED = (errors.InvalidSqlStatementName, errors.FeatureNotSupported)
+"""What is raised where somebody has discarded what was prepared, or has changed the tables so that it gives other columns."""
+
+
+class _Context(NamedTuple):
+    """What a connection is to a `Transformer`, without keeping the connection."""
+
+    adapters: AdaptersMap
+    connection: Any
+
+
 class Line:
     """What both flavours do: statements out, rows in."""
 
     def __init__(self, connection: Connection[Any] | AsyncConnection[Any]) -> None:
-        self._connection = connection
+        # What is known of a connection must not keep it: who loses one has it closed.
+        self._connection = weakref.proxy(connection)
         self._pgconn = connection.pgconn
         self._prepared: dict[bytes, bytes] = {}
         self._names = itertools.count()
-        self._rows = Transformer(connection)
+        self._rows = Transformer(_Context(connection.adapters, self._connection))
         self._poll = select.poll()
         self._poll.register(self._pgconn.socket, select.POLLIN | select.POLLHUP | select.POLLERR)
 
     def sound(self) -> bool:
         """Whether the connection can be used again after it was used."""
-        return self._pgconn.transaction_status == TransactionStatus.IDLE
+        # Who was interrupted at a bad moment leaves the pipeline open, with nothing in it.
+        idle = self._pgconn.transaction_status == TransactionStatus.IDLE
+        return idle and self._pgconn.pipeline_status == PipelineStatus.OFF
 
     def silent(self) -> bool:
         """Whether the idle connection is still up, as far as can be told without asking: a server that ends one says so."""
@@ -78,9 +92,11 @@ class Line:
         self._pgconn.pipeline_sync()
         results = yield from _until_sync(self._pgconn)
         self._pgconn.exit_pipeline_mode()
-        answers = [self._load(result) for result in results]
-        known |= fresh
-        return answers[len(fresh) :]
+        # What is prepared stays so, whatever becomes of the transaction.
+        for (text, name), result in zip(fresh.items(), results, strict=False):
+            if result.status == ExecStatus.COMMAND_OK:
+                known[text] = name
+        return [self._load(result) for result in results][len(fresh) :]
 
     def eager(self, talk: PQGen[T]) -> PQGen[T]:
         """`talk`, which reads on without going through the event loop where more of an answer has come in already.
@@ -120,9 +136,10 @@ class Line:
                 return self._rows.load_rows(0, result.ntuples, tuple)
         if result.status == ExecStatus.COMMAND_OK:
             return []
-        # Somebody may have discarded what was prepared.
-        self._prepared.clear()
-        raise errors.error_from_result(result)
+        error = errors.error_from_result(result)
+        if isinstance(error, _DISCARDED):
+            self._prepared.clear()
+        raise error
 
 
 class Link:

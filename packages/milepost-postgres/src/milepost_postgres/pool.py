@@ -7,6 +7,7 @@ before it uses it, if it was idle for a while. No lock is held while anything is
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 import weakref
@@ -115,13 +116,17 @@ class Pool:
         if fresh:
             _sift(self._idle, self._drop)
             self._sweep()
+        until: float | None = None
         while not self._closed:
-            if fresh and self._has_room() and self._may_connect():
+            if fresh and self._has_room() and self._may_connect(0.0):
                 return self._connected()
             try:
                 link = self._idle.pop()
             except IndexError:
-                if self._may_connect():
+                # Others may be quicker, again and again.
+                now = time.monotonic()
+                until = now + self._settings.patience if until is None else until
+                if self._may_connect(until - now):
                     return self._connected()
                 continue
             if not fresh and _sound(link):
@@ -132,17 +137,17 @@ class Pool:
     def _has_room(self) -> bool:
         return len(self._links) + self._connecting < self._settings.size
 
-    def _may_connect(self) -> bool:
-        """True for a place in the pool. Without one, waits for an idle connection or a place, and is False then."""
+    def _may_connect(self, patience: float) -> bool:
+        """True for a place in the pool. Without one, waits so many seconds for an idle connection or a place, and is False
+        then."""
         with self._change:
             if self._has_room():
                 self._connecting += 1
                 return True
             self._waiting += 1
             try:
-                patience = self._settings.patience
                 if not self._change.wait_for(lambda: self._idle or self._has_room(), patience):
-                    raise crowded(self._settings.size, patience)
+                    raise crowded(self._settings.size, self._settings.patience)
             finally:
                 self._waiting -= 1
             return False
@@ -182,11 +187,15 @@ class Pool:
     def _connect(self) -> Link:
         settings = self._settings
         connection = Connection[Any].connect(settings.conninfo, autocommit=True, prepare_threshold=_threshold(settings))
-        if settings.prepare == "auto":
-            row = connection.execute(PROBE, (connection.info.backend_pid,), prepare=False).fetchone()
-            if row is None or not row[0]:
-                connection.prepare_threshold = None
-        return Link(connection)
+        try:
+            if settings.prepare == "auto":
+                row = connection.execute(PROBE, (connection.info.backend_pid,), prepare=False).fetchone()
+                if row is None or not row[0]:
+                    connection.prepare_threshold = None
+            return Link(connection)
+        except BaseException:
+            connection.close()
+            raise
 
     def close(self) -> None:
         """Close what is idle, and what is at work as soon as that is done."""
@@ -208,8 +217,11 @@ class AsyncPool:
         self._settings = settings
         self._idle: list[AsyncLink] = []
         self._places = asyncio.BoundedSemaphore(settings.size)
-        self._made = 0
+        # As `Pool` counts them: `close` may drop some in another thread.
+        self._links: weakref.WeakSet[AsyncLink] = weakref.WeakSet()
         self._closed = False
+        # The semaphore knows the loop: what is called when the loop goes must not know of the semaphore.
+        weakref.finalize(asyncio.get_running_loop(), _finish, self._idle, os.getpid()).atexit = False
 
     async def run(self, steps: Sequence[Step], *, fresh: bool = False) -> list[list[Row]]:
         settings = self._settings
@@ -233,12 +245,14 @@ class AsyncPool:
     async def _take(self, *, fresh: bool) -> AsyncLink:
         if fresh:
             _sift(self._idle, self._drop)
-            if self._closed:
-                self.close()
+            self._sweep()
         while not self._closed:
-            if not self._idle or (fresh and self._made < self._settings.size):
+            if fresh and len(self._links) < self._settings.size:
                 return await self._connect()
-            link = self._idle.pop()
+            try:
+                link = self._idle.pop()
+            except IndexError:
+                return await self._connect()
             if not fresh and _sound(link):
                 return link
             self._drop(link)
@@ -248,11 +262,17 @@ class AsyncPool:
         if link.line.sound() and not self._closed:
             link.used = time.monotonic()
             self._idle.append(link)
+            self._sweep()
         else:
             self._drop(link)
 
+    def _sweep(self) -> None:
+        """As `Pool` has it."""
+        if self._closed:
+            self.close()
+
     def _drop(self, link: AsyncLink) -> None:
-        self._made -= 1
+        self._links.discard(link)
         finish(link.connection)
 
     async def _connect(self) -> AsyncLink:
@@ -266,17 +286,27 @@ class AsyncPool:
                 row = await (await connection.execute(PROBE, (pid,), prepare=False)).fetchone()
                 if row is None or not row[0]:
                     connection.prepare_threshold = None
+            link = AsyncLink(connection)
         except BaseException:
             finish(connection)
             raise
-        self._made += 1
-        return AsyncLink(connection)
+        self._links.add(link)
+        return link
 
     def close(self) -> None:
         """As `Pool.close`; from any thread, and also when the loop is over."""
         self._closed = True
-        while self._idle:
-            self._drop(self._idle.pop())
+        _finish(self._idle, os.getpid())
+
+
+def _finish(idle: list[AsyncLink], process: int) -> None:
+    """Close these connections, which nobody uses, from whatever thread. Not in a child: they are those of the parent."""
+    while os.getpid() == process:
+        try:
+            link = idle.pop()
+        except IndexError:
+            return
+        finish(link.connection)
 
 
 def finish(connection: AsyncConnection[Any]) -> None:
