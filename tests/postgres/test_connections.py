@@ -15,6 +15,7 @@ from milepost import combine
 from milepost.errors import Unavailable
 from milepost.flavour import run
 from milepost.testing import at, checkpoint
+from milepost_postgres import link as talking
 from milepost_postgres import pool
 from milepost_postgres.request import Step
 from postgres.kit import NAME, Place, blocked, head, holding, name, put, row, sessions, terminate, write
@@ -102,7 +103,9 @@ async def test_only_what_has_ended_is_replaced_async(place: Place, sql: Sql) -> 
     assert len(ours._idle) == 3
     ours._give(other)
     ours.close()
-    assert ours._made == 0
+    assert not ours._idle
+    del links, link, new, other
+    assert not ours._links
 
 
 def test_a_connection_that_is_lost_keeps_nobody_waiting(place: Place) -> None:
@@ -114,6 +117,59 @@ def test_a_connection_that_is_lost_keeps_nobody_waiting(place: Place) -> None:
         del link
     with ThreadPoolExecutor(4) as threads:
         assert [*threads.map(lambda _: ours.run([Step(b"SELECT 1")]), range(40))] == [[[(1,)]]] * 40
+    ours.close()
+
+
+def test_what_is_known_of_a_connection_does_not_keep_it(place: Place, sql: Sql) -> None:
+    conninfo = make_conninfo(place.base, application_name=NAME)
+    ours = pool.Pool(pool.Settings(conninfo, size=2))
+    ours.run([Step(b"SELECT 1")])
+    gc.collect()
+    known = len(talking._lines)
+    lost: Any = [ours._take(fresh=False)]
+    with pytest.warns(ResourceWarning):
+        lost.clear()
+    assert len(talking._lines) == known - 1
+    until(lambda: sessions(sql) == [])
+    ours.close()
+
+
+def test_an_error_costs_no_prepared_statement(place: Place) -> None:
+    ours = pool.Pool(pool.Settings(place.base, size=1))
+    good, bad = [Step(b"SELECT 1"), Step(b"SELECT 2")], [Step(b"SELECT 1"), Step(b"SELECT 1 / 0")]
+    count = Step(b"SELECT count(*) FROM pg_prepared_statements")
+    for _ in range(20):
+        assert ours.run(good) == [[(1,)], [(2,)]]
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            ours.run(bad)
+    assert ours.run([count]) == [[(4,)]]
+    # Whoever has discarded it all is noticed, once.
+    ours.run([Step(b"SELECT 3 FROM pg_prepared_statements LIMIT 1")])
+    ours._idle[0].connection.execute("DEALLOCATE ALL")
+    with pytest.raises(psycopg.errors.InvalidSqlStatementName):
+        ours.run(good)
+    assert ours.run(good) == [[(1,)], [(2,)]]
+    ours.close()
+
+
+def test_a_pipeline_that_an_interrupt_left_open_is_not_used_again(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = pool.Pool(pool.Settings(place.base, size=1))
+    steps = [Step(b"SELECT 1"), Step(b"SELECT 2")]
+    assert ours.run(steps[:1]) == [[(1,)]]
+    until_sync = talking._until_sync
+
+    def interrupted(pgconn: Any) -> Any:
+        yield from until_sync(pgconn)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(talking, "_until_sync", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            ours.run(steps)
+    assert not ours._idle
+    assert ours.run(steps[:1]) == [[(1,)]]
     ours.close()
 
 
@@ -355,6 +411,7 @@ def test_prepared_statements_are_used_on_sessions_of_our_own_alone(place: Place)
         store = backend.blocking()
         run(store.setup())
         put(store, "t", 1)
-        ((found,),) = backend._blocking_engine()._source.run([Step(b"SELECT count(*) FROM pg_prepared_statements")])
+        engine: Any = backend._engines.blocking()
+        ((found,),) = engine._source.run([Step(b"SELECT count(*) FROM pg_prepared_statements")])
         assert (found[0] > 2) == wanted, prepare
         backend.close()

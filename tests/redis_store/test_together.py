@@ -64,7 +64,7 @@ def held_up(
     with place.store() as store:
         put(store, "t7", 1)
     backend = place.backend(**options)
-    engine = backend._blocking_engine()
+    engine: Any = backend._engines.blocking()
     store = backend.blocking()
     with place.client() as client, ThreadPoolExecutor(COUNT + 2) as pool:
         watched = Watched(engine._source, lambda: meddle(client))
@@ -168,7 +168,7 @@ def test_a_pool_that_none_of_them_gets_a_connection_of(
 def test_what_is_large_goes_by_itself(server: servers_redis.Redis) -> None:
     place = Place(server.url(), "p")
     backend = place.backend()
-    engine = backend._blocking_engine()
+    engine: Any = backend._engines.blocking()
     watched = engine._source = Watched(engine._source, bool)
     store = backend.blocking()
     with ThreadPoolExecutor(COUNT) as pool:

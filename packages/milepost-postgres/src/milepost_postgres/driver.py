@@ -1,10 +1,10 @@
-"""The two ports of the Postgres store: one verb, "carry out this request", with its retries and its errors."""
+"""The two engines of the Postgres store: one verb, "carry out this request", with its retries and its errors."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import psycopg
@@ -13,7 +13,7 @@ from milepost.combine import Alone, AsyncCombiner, Combiner
 from milepost_postgres.pool import AsyncSource, Source
 from milepost_postgres.request import Request, Step
 from milepost_postgres.schema import Schema
-from milepost_postgres.trouble import closed, translate, trouble
+from milepost_postgres.trouble import translate, trouble
 from milepost_postgres.wire import text
 
 Answers = list[list[tuple[Any, ...]]]
@@ -138,40 +138,9 @@ class AsyncEngine:
     def close(self) -> None:
         self._source.close()
 
+    async def aclose(self) -> None:
+        self.close()
+
 
 def _final(exc: psycopg.Error, attempt: int, *, shares: bool) -> bool:
     return attempt == _TRIES or not shares or not trouble(exc).again
-
-
-class BlockingPort:
-    """The port of a blocking store. It never suspends."""
-
-    def __init__(self, engine: Callable[[], Engine]) -> None:
-        self._engine = engine
-        self._closed = False
-
-    async def call(self, request: object) -> object:
-        if self._closed:
-            raise closed()
-        assert isinstance(request, Request)
-        return self._engine().call(request)
-
-    def close(self) -> None:
-        self._closed = True
-
-
-class AsyncPort:
-    """The port of an async store, for whatever event loop runs."""
-
-    def __init__(self, engine: Callable[[], AsyncEngine]) -> None:
-        self._engine = engine
-        self._closed = False
-
-    async def call(self, request: object) -> object:
-        if self._closed:
-            raise closed()
-        assert isinstance(request, Request)
-        return await self._engine().call(request)
-
-    def close(self) -> None:
-        self._closed = True

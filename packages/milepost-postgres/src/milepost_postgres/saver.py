@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 import re
-import threading
-import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, Literal
 
 import psycopg
 from milepost.connect import Option, Scheme
+from milepost.engines import AsyncPort, BlockingPort, Engines
 from milepost.errors import InvalidConfig
 from milepost.saver import Saver
 from milepost.schema import Schema as StateSchema
@@ -21,7 +18,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import Conninfo, TransactionStatus
 
 from milepost_postgres.borrowed import AsyncOwned, Owned, borrow, borrow_async
-from milepost_postgres.driver import AsyncEngine, AsyncPort, BlockingPort, Engine
+from milepost_postgres.driver import AsyncEngine, Engine
 from milepost_postgres.pool import AsyncPool, AsyncSource, Pool, Settings, Source
 from milepost_postgres.queries import Names, Queries
 from milepost_postgres.request import Step
@@ -65,20 +62,19 @@ class PostgresBackend:
         self._source = source
         self._async_source = async_source
         self._guest = guest
-        self._closed = False
-        self._gate = threading.Lock()
-        self._engine: Engine | None = None
-        self._engines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncEngine] = weakref.WeakKeyDictionary()
-        self._inherited: list[object] = []
-        _backends.add(self)
+        self._engines = Engines(
+            lambda: Engine(source(), schema, self._first),
+            lambda: AsyncEngine(async_source(), schema, self._first),
+            closed,
+        )
 
     def blocking_port(self) -> BlockingPort:
         """What the blocking store awaits. Takes `Request`."""
-        return BlockingPort(self._blocking_engine)
+        return BlockingPort(self._engines.blocking, closed)
 
     def async_port(self) -> AsyncPort:
         """What the async store awaits. Takes `Request`."""
-        return AsyncPort(self._running_engine)
+        return AsyncPort(self._engines.running, closed)
 
     def blocking(self) -> Store:
         port = self.blocking_port()
@@ -118,9 +114,9 @@ class PostgresBackend:
             )
         port: BlockingPort | AsyncPort
         if isinstance(connection, psycopg.Connection):
-            port = BlockingPort(lambda: Engine(borrow(connection), self.schema, self._first))
+            port = BlockingPort(lambda: Engine(borrow(connection), self.schema, self._first), closed)
         else:
-            port = AsyncPort(lambda: AsyncEngine(borrow_async(connection), self.schema, self._first))
+            port = AsyncPort(lambda: AsyncEngine(borrow_async(connection), self.schema, self._first), closed)
         return self._store(port, port.close, guest=lambda: True)
 
     def joined(self, connection: object) -> bool:
@@ -128,51 +124,11 @@ class PostgresBackend:
         assert isinstance(connection, psycopg.Connection | psycopg.AsyncConnection)
         return connection.pgconn.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR)
 
-    def _blocking_engine(self) -> Engine:
-        engine = self._engine
-        if engine is None:
-            with self._gate:
-                if self._closed:
-                    raise closed()
-                engine = self._engine
-                if engine is None:
-                    engine = self._engine = Engine(self._source(), self.schema, self._first)
-        return engine
-
-    def _running_engine(self) -> AsyncEngine:
-        loop = asyncio.get_running_loop()
-        engine = self._engines.get(loop)
-        if engine is None:
-            with self._gate:
-                if self._closed:
-                    raise closed()
-                for other in [other for other in self._engines if other.is_closed()]:
-                    self._engines.pop(other).close()
-                engine = self._engines[loop] = AsyncEngine(self._async_source(), self.schema, self._first)
-            weakref.finalize(loop, engine.close).atexit = False
-        return engine
-
     def close(self) -> None:
-        with self._gate:
-            self._closed = True
-            engines: list[Engine | AsyncEngine] = [*self._engines.values()]
-            self._engines.clear()
-            if self._engine is not None:
-                engines.append(self._engine)
-                self._engine = None
-        for engine in engines:
-            engine.close()
+        self._engines.close()
 
     async def aclose(self) -> None:
-        self.close()
-
-    def renew(self) -> None:
-        """Share nothing with the process that this one was forked from."""
-        self._gate = threading.Lock()
-        # Kept, not closed: to close a connection is to tell the server, which takes it from the parent.
-        self._inherited += [self._engine, *self._engines.values()]
-        self._engine = None
-        self._engines = weakref.WeakKeyDictionary()
+        await self._engines.aclose()
 
 
 class PostgresSaver(Saver):
@@ -308,14 +264,3 @@ def _unusable(what: str, value: object, wanted: str) -> InvalidConfig:
     return InvalidConfig(
         f"option {what} of the Postgres store must be {wanted}, not {value!r}", what=what, value=repr(value)[:200]
     )
-
-
-_backends: weakref.WeakSet[PostgresBackend] = weakref.WeakSet()
-
-
-def _renew() -> None:
-    for backend in tuple(_backends):
-        backend.renew()
-
-
-os.register_at_fork(after_in_child=_renew)

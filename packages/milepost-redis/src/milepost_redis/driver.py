@@ -1,10 +1,10 @@
-"""The two ports of the Redis store: one verb, "carry out this request", with its retries and its errors."""
+"""The two engines of the Redis store: one verb, "carry out this request", with its retries and its errors."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from redis.exceptions import NoScriptError
 from milepost_redis.lines import AsyncSource
 from milepost_redis.request import Request
 from milepost_redis.sources import Source, Words
-from milepost_redis.trouble import FAILURES, closed, translate, trouble, undurable
+from milepost_redis.trouble import FAILURES, translate, trouble, undurable
 
 _TRIES: Final = 4
 _PAUSES: Final = (0.0, 0.05, 0.25)
@@ -188,44 +188,6 @@ class AsyncEngine:
 
     async def aclose(self) -> None:
         await self._source.close()
-
-    def is_here(self) -> bool:
-        """Whether this is the engine of the running loop."""
-        return self._loop is asyncio.get_running_loop()
-
-
-class BlockingPort:
-    """`milepost.store.Port` over the blocking engine of a backend, made when it is first used."""
-
-    def __init__(self, engine: Callable[[], Engine]) -> None:
-        self._engine = engine
-        self._closed = False
-
-    async def call(self, request: object) -> Sequence[Any]:
-        assert isinstance(request, Request)
-        if self._closed:
-            raise closed()
-        return self._engine().call(request)
-
-    def close(self) -> None:
-        self._closed = True
-
-
-class AsyncPort:
-    """`milepost.store.Port` over the engine of the running event loop."""
-
-    def __init__(self, engine: Callable[[], AsyncEngine]) -> None:
-        self._engine = engine
-        self._closed = False
-
-    async def call(self, request: object) -> Sequence[Any]:
-        assert isinstance(request, Request)
-        if self._closed:
-            raise closed()
-        return await self._engine().call(request)
-
-    def close(self) -> None:
-        self._closed = True
 
 
 _closing: set[asyncio.Task[None]] = set()

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 import re
-import threading
-import weakref
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 from milepost.connect import Option, Scheme
+from milepost.engines import AsyncPort, BlockingPort, Engines
 from milepost.errors import InvalidConfig
 from milepost.saver import Saver
 from milepost.store import Port, Store
 
-from milepost_redis.driver import AsyncEngine, AsyncPort, BlockingPort, Durability, Engine
+from milepost_redis.driver import AsyncEngine, Durability, Engine
 from milepost_redis.layout import Layout
 from milepost_redis.opening import Servers, Settings, servers_of, servers_of_clients
 from milepost_redis.store import RedisStore
@@ -35,22 +32,19 @@ class RedisBackend:
 
     def __init__(self, servers: Servers, layout: Layout, durability: Durability) -> None:
         self.layout = layout
-        self._servers = servers
-        self._durability = durability
-        self._closed = False
-        self._gate = threading.Lock()
-        self._engine: Engine | None = None
-        self._engines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncEngine] = weakref.WeakKeyDictionary()
-        self._inherited: list[object] = []
-        _backends.add(self)
+        self._engines = Engines(
+            lambda: Engine(servers.source(), durability),
+            lambda: AsyncEngine(servers.async_source(), durability),
+            closed,
+        )
 
     def blocking_port(self) -> BlockingPort:
         """What the blocking store awaits. Takes `milepost_redis.request.Request`."""
-        return BlockingPort(self._blocking_engine)
+        return BlockingPort(self._engines.blocking, closed)
 
     def async_port(self) -> AsyncPort:
         """What the async store awaits. Takes `milepost_redis.request.Request`."""
-        return AsyncPort(self._running_engine)
+        return AsyncPort(self._engines.running, closed)
 
     def blocking(self) -> Store:
         port = self.blocking_port()
@@ -64,55 +58,11 @@ class RedisBackend:
         """The same store behind another port, which gets the requests: for fault injection."""
         return RedisStore(self.layout, port, self.close)
 
-    def _blocking_engine(self) -> Engine:
-        engine = self._engine
-        if engine is None:
-            with self._gate:
-                if self._closed:
-                    raise closed()
-                engine = self._engine
-                if engine is None:
-                    engine = self._engine = Engine(self._servers.source(), self._durability)
-        return engine
-
-    def _running_engine(self) -> AsyncEngine:
-        loop = asyncio.get_running_loop()
-        engine = self._engines.get(loop)
-        if engine is None:
-            with self._gate:
-                if self._closed:
-                    raise closed()
-                engine = self._engines[loop] = AsyncEngine(self._servers.async_source(), self._durability)
-        return engine
-
-    def _take(self) -> list[Engine | AsyncEngine]:
-        with self._gate:
-            self._closed = True
-            engines: list[Engine | AsyncEngine] = [*self._engines.values()]
-            self._engines.clear()
-            if self._engine is not None:
-                engines.append(self._engine)
-                self._engine = None
-        return engines
-
     def close(self) -> None:
-        for engine in self._take():
-            engine.close()
+        self._engines.close()
 
     async def aclose(self) -> None:
-        for engine in self._take():
-            if isinstance(engine, AsyncEngine) and engine.is_here():
-                await engine.aclose()
-            else:
-                engine.close()
-
-    def renew(self) -> None:
-        """Share nothing with the process that this one was forked from."""
-        self._gate = threading.Lock()
-        # Kept, not closed: what is sent over a connection is sent for the parent.
-        self._inherited += [self._engine, *self._engines.values()]
-        self._engine = None
-        self._engines = weakref.WeakKeyDictionary()
+        await self._engines.aclose()
 
 
 class RedisSaver(Saver):
@@ -249,14 +199,3 @@ def _unusable(what: str, value: object, wanted: str) -> InvalidConfig:
     return InvalidConfig(
         f"option {what} of the Redis store must be {wanted}, not {value!r}", what=what, value=repr(value)[:200]
     )
-
-
-_backends: weakref.WeakSet[RedisBackend] = weakref.WeakSet()
-
-
-def _renew() -> None:
-    for backend in tuple(_backends):
-        backend.renew()
-
-
-os.register_at_fork(after_in_child=_renew)
