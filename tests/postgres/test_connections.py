@@ -88,8 +88,8 @@ async def test_only_what_has_ended_is_replaced_async(place: Place, sql: Sql) -> 
     conninfo = make_conninfo(place.base, application_name=NAME)
     ours = pool.AsyncPool(pool.Settings(conninfo, size=4))
     links = [await ours._take(fresh=False) for _ in range(4)]
-    for link in links:
-        ours._give(link)
+    for number in range(4):
+        ours._give(links[number])
     pids = [link.connection.info.backend_pid for link in links]
     sql.execute("SELECT pg_terminate_backend(%s)", [pids[1]])
     until(lambda: pids[1] not in sessions(sql))
@@ -104,7 +104,7 @@ async def test_only_what_has_ended_is_replaced_async(place: Place, sql: Sql) -> 
     ours._give(other)
     ours.close()
     assert not ours._idle
-    del links, link, new, other
+    del links, new, other
     assert not ours._links
 
 

@@ -12,6 +12,7 @@ import redis
 import redis.asyncio
 from milepost.errors import InvalidConfig, Unavailable
 from milepost.testing import at, checkpoint
+from milepost_redis import RedisSaver, lines
 from redis_store.kit import Place
 
 OPTIONS = [{"protocol": protocol, "decode_responses": decode} for protocol in (2, 3) for decode in (False, True)]
@@ -110,3 +111,29 @@ def test_without_the_parser_in_c(place: Place, monkeypatch: pytest.MonkeyPatch) 
         saver = milepost_redis.RedisSaver.from_client(client, prefix=place.prefix, durability="memory")
         saver.put(at("t"), checkpoint("1", {"x": "x" * 100_000}), {}, {"x": 1})
         assert saver.get_tuple(at("t")) is not None
+
+
+async def test_who_is_cancelled_on_a_server_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client need not have a time-out."""
+    monkeypatch.setattr(lines, "GRACE", 0.01)
+    over = asyncio.Event()
+
+    async def say_nothing(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await over.wait()
+        writer.close()
+        await writer.wait_closed()
+
+    silent = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    client = redis.asyncio.Redis(port=silent.sockets[0].getsockname()[1], socket_timeout=None)
+    saver = RedisSaver.from_client(client)
+    reading = asyncio.create_task(saver.aget_tuple(at("t")))
+    done, _ = await asyncio.wait([reading], timeout=0.2)
+    assert not done
+    reading.cancel()
+    done, _ = await asyncio.wait([reading], timeout=60)
+    assert reading.cancelled()
+    await saver.aclose()
+    await client.aclose()
+    over.set()
+    silent.close()
+    await silent.wait_closed()

@@ -192,6 +192,19 @@ def test_a_thread_of_a_newer_release(place: Place, client: redis.Redis) -> None:
             run(store.get("t", "", None))
         with pytest.raises(FormatTooNew):
             put(store, "t", 2, parent=1)
+        put(store, "u", 1)
+        assert {row.thread for row in run(store.threads(None, 5)).rows} == {"t", "u"}
+
+
+def test_threads_may_be_asked_for_in_large_pages(place: Place) -> None:
+    with place.store() as store:
+        for number in range(110):
+            put(store, f"{number}", 1)
+        page = run(store.threads(None, 105))
+        assert len(page.rows) == 100
+        rest = run(store.threads(page.cursor, 105))
+        assert {row.thread for row in (*page.rows, *rest.rows)} == {f"{number}" for number in range(110)}
+        assert rest.cursor is None
 
 
 def test_a_tombstone_names_the_newest_ids_and_refuses_older_ones(place: Place) -> None:

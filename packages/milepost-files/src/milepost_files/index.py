@@ -7,7 +7,6 @@ same records in the same order always give the same index, whoever applies them.
 from __future__ import annotations
 
 import bisect
-import sys
 from array import array
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import repeat
@@ -52,7 +51,6 @@ class WritePlace(NamedTuple):
     """Where a pending write lies."""
 
     channel: str
-    """One text for all that are written to it: names recur."""
     offset: int
     length: int
 
@@ -107,7 +105,7 @@ class Namespace:
     def writes_of(self, id: str) -> WritePlaces:
         """The pending writes of a checkpoint."""
         if "writes" not in self.__dict__ and self._head and self._head[0] == id:
-            return _thaw_places(self._last)
+            return _thaw_places(self._last, {})
         return self.writes.get(id, {})
 
     def below(self, key: tuple[str, ...]) -> Iterator[Row]:
@@ -213,6 +211,8 @@ class Index:
         """When the lease is over by the machine's own time, if that is known."""
         self.calls = CallIndex()
         self.namespaces: dict[str, Namespace] = {}
+        self._names: dict[str, str] = {}
+        """One text for each channel: they recur."""
         self.packs: dict[int, Packs] = {}
         self.damage: list[str] = []
         """What did not verify, in words; at most `_MOST_DAMAGE` of it."""
@@ -395,7 +395,7 @@ class Index:
         _, ns, id, task, columns = record
         writes: WritePlaces = {}
         for idx, channel, length in zip(columns[::3], columns[1::3], columns[2::3], strict=True):
-            writes[task, idx] = WritePlace(sys.intern(channel), offset, length)
+            writes[task, idx] = WritePlace(self._names.setdefault(channel, channel), offset, length)
             offset += length
         if not keep:
             self.left_out.setdefault((ns, id), {}).update((place, write.channel) for place, write in writes.items())
@@ -556,12 +556,15 @@ def _freeze_writes(writes: WritePlaces) -> Sequence[Any]:
 
 
 def _thaw_writes(data: bytes) -> dict[str, WritePlaces]:
-    return {id: _thaw_places(writes) for id, writes in ormsgpack.unpackb(data)}
+    channels: dict[str, str] = {}
+    return {id: _thaw_places(writes, channels) for id, writes in ormsgpack.unpackb(data)}
 
 
-def _thaw_places(writes: Sequence[Any]) -> WritePlaces:
+def _thaw_places(writes: Sequence[Any], channels: dict[str, str]) -> WritePlaces:
+    """`channels` has the names of channels, so that there is one text of each."""
     return {
-        (task, idx): WritePlace(sys.intern(channel), offset, length) for task, idx, channel, offset, length in writes
+        (task, idx): WritePlace(channels.setdefault(channel, channel), offset, length)
+        for task, idx, channel, offset, length in writes
     }
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from redis.asyncio.cluster import PipelineCommand
@@ -17,6 +18,10 @@ from milepost_redis.sources import Route, Words, pack
 from milepost_redis.trouble import FAILURES, closed
 
 T = TypeVar("T")
+
+GRACE = 5.0
+"""Seconds for which a request that is cancelled may go on, on a client of the application's: mostly the answer is under way,
+and the connection stays good."""
 
 
 class AsyncSource(Protocol):
@@ -396,9 +401,14 @@ async def surely(close: Callable[[], Awaitable[None]]) -> None:
         raise
 
 
+def _not_needed(timer: asyncio.TimerHandle, _: object) -> None:
+    timer.cancel()
+
+
 async def whole(work: Coroutine[Any, Any, T]) -> T:
-    """Carry out `work` to its end, even if the task that waits for it is cancelled meanwhile."""
-    task = asyncio.get_running_loop().create_task(work)
+    """Carry out `work` to its end, even if the task that waits for it is cancelled meanwhile; then for `GRACE` at most."""
+    loop = asyncio.get_running_loop()
+    task = loop.create_task(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:
@@ -406,6 +416,8 @@ async def whole(work: Coroutine[Any, Any, T]) -> T:
         except asyncio.CancelledError as exc:
             if task.cancelled():
                 raise
+            if cancelled is None:
+                task.add_done_callback(partial(_not_needed, loop.call_later(GRACE, task.cancel)))
             cancelled = exc
         except Exception:
             break  # told below

@@ -254,11 +254,12 @@ class RedisStore:
         raise restless(thread, _TRIES)
 
     async def threads(self, after: tuple[str, ...] | None, limit: int, prefix: str = "") -> ThreadPage:
-        names = await self._lister.names(after[0] if after else None, min(limit, BATCH), prefix)
+        most = min(limit, BATCH)
+        names = await self._lister.names(after[0] if after else None, most, prefix)
         calls = [self._heads_call(name, b"") for name in names]
         replies = await self._steps("list threads", *calls) if calls else []
         rows = [row for name, reply in zip(names, replies, strict=True) if (row := await self._summary(name, reply))]
-        return ThreadPage(tuple(rows), (names[-1],) if len(names) >= limit else None)
+        return ThreadPage(tuple(rows), (names[-1],) if len(names) >= most else None)
 
     async def strays(
         self, after: tuple[str, ...] | None, limit: int, prefix: str = "", *, remove: bool = False
@@ -277,8 +278,8 @@ class RedisStore:
     async def _summary(self, thread: str, reply: Any) -> ThreadRow | None:
         if reply[0] == b"none":
             return None
-        if reply[0] == b"lost":
-            # What is left of it cannot be told; that it is there can.
+        if reply[0] in (b"lost", b"new"):
+            # What is left of it, or what a later release made of it, cannot be told; that it is there can.
             return ThreadRow(thread, "", 0, 0, 0, 0, 0.0, 0.0, waiting=False)
         status_of(thread, reply)
         head, heads, lease, leased = wire.head(reply[1]), list(reply[2]), wire.lease(reply[3]), bool(reply[4])

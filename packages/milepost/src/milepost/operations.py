@@ -79,9 +79,9 @@ class Operations:
         self.codec = codec
         self.upgrader = None if shared.schemas is None else Upgrader(codec, shared.schemas, self._drifted)
 
-    async def open(self, side: Side) -> Store:
-        """The store of `side`, set up."""
-        if not self.shared.ready:
+    async def open(self, side: Side, *, anew: bool = False) -> Store:
+        """The store of `side`, set up; `anew`, also if it is."""
+        if anew or not self.shared.ready:
             await side.store.setup()
             self.shared.ready = True
         return side.store
@@ -338,8 +338,8 @@ class Operations:
                     if snapshot.row.ns == ATTACHMENTS or (query.ns is None and snapshot.row.ns.startswith(BEFORE)):
                         continue
                     try:
-                        if self.upgrader and wanted is not None:
-                            # What is not asked for is not refused either.
+                        if wanted is not None:
+                            # What is not asked for is neither decoded nor refused.
                             header = codec.header(snapshot.thread, snapshot.row)
                             if not matches(header.metadata, wanted):
                                 continue

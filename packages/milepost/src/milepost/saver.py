@@ -25,7 +25,7 @@ from milepost.codec.codec import facets
 from milepost.codec.drafts import Draft, DraftWrite
 from milepost.codec.values import Serializer
 from milepost.equality import matches
-from milepost.errors import InvalidConfig
+from milepost.errors import InvalidConfig, MilepostError
 from milepost.flavour import run
 from milepost.heads import FORK, Named
 from milepost.keeping import Keeping
@@ -162,14 +162,12 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
 
         Done when it returns. What it returns may be awaited, as with LangGraph's async savers, and need not be.
         """
-        self._shared.ready = False
-        run(self._ops.open(self._blocking()))
+        run(self._ops.open(self._blocking(), anew=True))
         return _DONE
 
     async def asetup(self) -> None:
         """`setup`, async."""
-        self._shared.ready = False
-        await self._ops.open(self._async())
+        await self._ops.open(self._async(), anew=True)
 
     def observe(self, listener: Listener) -> Callable[[], None]:
         """Call `listener` with a `milepost.observe.Event` for each operation; returns how to stop that."""
@@ -239,24 +237,26 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
 
     def _list(self, query: Query, wanted: dict[str, Any] | None, limit: int | None) -> Iterator[CheckpointTuple]:
         after: tuple[str, ...] | None = None
+        most = limit
         while limit is None or limit > 0:
-            found, after = run(self._ops.page(self._blocking(), query, wanted, after, limit))
-            yield from found
+            found, after = run(self._ops.page(self._blocking(), query, wanted, after, most))
+            yield from found[:limit]
             if after is None:
                 return
-            limit = None if limit is None else limit - len(found)
+            limit, most = _left(limit, most, len(found))
 
     async def _alist(
         self, query: Query, wanted: dict[str, Any] | None, limit: int | None
     ) -> AsyncIterator[CheckpointTuple]:
         after: tuple[str, ...] | None = None
+        most = limit
         while limit is None or limit > 0:
-            found, after = await self._ops.page(self._async(), query, wanted, after, limit)
-            for item in found:
+            found, after = await self._ops.page(self._async(), query, wanted, after, most)
+            for item in found[:limit]:
                 yield item
             if after is None:
                 return
-            limit = None if limit is None else limit - len(found)
+            limit, most = _left(limit, most, len(found))
 
     def alist(
         self,
@@ -567,8 +567,16 @@ def _status(status: Status | None) -> Status | None:
     return status
 
 
+def _left(limit: int | None, most: int | None, found: int) -> tuple[int | None, int | None]:
+    """How many checkpoints are wanted still, and how many to look at next: where a filter passes few, more each time."""
+    return (None, None) if limit is None or most is None else (limit - found, 2 * most)
+
+
 def _passes(codec: Codec, wanted: Mapping[str, Any], header: bytes) -> bool:
-    return matches(codec.metadata("", "", "", header), wanted)
+    try:
+        return matches(codec.metadata("", "", "", header), wanted)
+    except MilepostError:
+        return True  # nobody knows what it says: whoever reads it is told what is wrong
 
 
 def _check_serde(schemas: Schemas, serde: object) -> None:

@@ -409,8 +409,9 @@ class Store(Strays, Protocol):
         """Carry out `drop`, and raise the generation, if the thread is still as charted under `token`.
 
         Answers the token of the thread as this leaves it, or "" when that is not known: because this is a repetition,
-        or nothing is left. None when the thread is not as charted: then nothing was written. Names of what is not there
-        (any more) are no error. A put of the thread may have to wait for one such step, so whoever plans bounds it.
+        or nothing is left. None when the thread is not as charted: then nothing was written, or, where a store takes several
+        steps for it, the first of them, each of which leaves a thread that is whole. Names of what is not there (any more)
+        are no error. A put of the thread may have to wait for one such step, so whoever plans bounds it.
         """
         ...
 

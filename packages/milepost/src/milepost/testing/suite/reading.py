@@ -10,10 +10,13 @@ from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.base import CheckpointTuple
 
 from milepost.errors import InvalidConfig
+from milepost.store import Batch
 from milepost.testing.chain import Chain, at, checkpoint, id_of, inside
 from milepost.testing.lab import Face, Lab
 from milepost.testing.same import assert_same
-from milepost.testing.suite.basis import Behaviours
+from milepost.testing.suite.basis import Behaviours, store_of
+
+KEYS = {"k": bytes(range(32))}
 
 
 class Latest(Behaviours):
@@ -275,6 +278,48 @@ class Listing(Behaviours):
         assert await lab.saver.ids(chain.latest, filter={"even": True}, limit=3) == ["0029", "0027", "0025"]
         found = await lab.saver.ids(chain.latest, filter={"even": True}, before=chain.at("0027"), limit=2)
         assert found == ["0025", "0023"]
+
+    @pytest.mark.parametrize("keys", [None, KEYS])
+    async def test_a_filter_stops_at_nothing_damaged(self, lab: Lab, keys: Any) -> None:
+        saver = lab.open(keys=keys)
+        for thread in ("t", "u"):
+            chain = Chain(saver, thread)
+            for number in range(3):
+                await chain.put({"x": number}, metadata={"even": number % 2 == 0, "odd": [number % 2]})
+        store = store_of(lab, saver)
+        chart = await store.chart("t")
+        assert chart is not None
+        (head,) = (row for row in chart.rows if row.id == "0003")
+        torn = head._replace(header=head.header[:-1] + bytes([head.header[-1] ^ 1]))
+        assert await store.rewrite("t", Batch((torn,), (), ()), chart.token)
+        for wanted, t, u in (
+            (None, ["0002", "0001"], ["0003", "0002", "0001"]),
+            ({"even": True}, ["0001"], ["0003", "0001"]),
+            ({"odd": [0]}, ["0001"], ["0003", "0001"]),
+        ):
+            assert await saver.ids(at("t"), filter=wanted) == t
+            assert await saver.ids(at("u"), filter=wanted) == u
+            assert sorted(await saver.ids(None, filter=wanted)) == sorted([*t, *u])
+        assert [event for event in saver.events if event.outcome == "fallback"]
+
+    async def test_a_filter_that_few_pass_takes_few_pages(self, lab: Lab) -> None:
+        """Where the store cannot tell, more are looked at each time."""
+        saver = lab.open(keys=KEYS)
+        chain = Chain(saver)
+        for number in range(60):
+            await chain.put({"x": number})
+        store: Any = (saver.saver.blocking_side() if lab.flavour == "blocking" else saver.saver.async_side()).store
+        page, pages = store.page, []
+
+        async def counted(*arguments: Any, **options: Any) -> Any:
+            pages.append(arguments)
+            return await page(*arguments, **options)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(store, "page", counted, raising=True)
+            assert await saver.ids(chain.latest, filter={"step": -9}, limit=1) == []
+            assert len(pages) <= 6
+            assert await saver.ids(chain.latest, limit=1) == ["0060"]
 
     async def test_more_than_a_page(self, lab: Lab) -> None:
         chain = Chain(lab.saver)
