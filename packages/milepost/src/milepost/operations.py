@@ -433,6 +433,7 @@ class Operations:
             heads = None if shared.heads is None else shared.heads.wanted(place, source, run)
             if told := overlooked(draft):
                 self._drifted(place.thread, told)
+            await self._stand(store, draft)
             placed = codec.place(draft, merging=True)
             answer = await self._store(store, place, placed, fence, heads)
             for attempt in range(TRIES):
@@ -448,6 +449,7 @@ class Operations:
                     spans = codec.referred(draft)
                     packs = await store.fetch(place.thread, spans) if spans and answer.generation >= 0 else ()
                     codec.restart(draft, answer.generation, packs)
+                await self._stand(store, draft)
                 placed = codec.place(draft, everything=attempt + 1 == TRIES)
                 answer = await self._store(store, place, placed, fence, heads)
             if answer.stale:
@@ -467,6 +469,21 @@ class Operations:
                 event.bytes = placed.bytes
                 event.items_new, event.items_reused = len(placed.fresh), placed.reused
         return place.config(placed.row.id)
+
+    async def _stand(self, store: Store, draft: Draft) -> None:
+        """Raise `Conflict` if delta channels of `draft` would be rebuilt from a parent that has gone: the thread was
+        shortened under a run that another one had overtaken. In a thread that has gone as a whole, the store has its say."""
+        parent = self.codec.unrooted(draft)
+        if parent is None or (await store.rows(draft.thread, [(draft.ns, parent)])).rows:
+            return
+        if (await store.stats(draft.thread)).checkpoints:
+            raise Conflict(
+                f"checkpoint {draft.id!r} of thread {draft.thread!r} goes on from {parent!r}, which is not stored (any more): "
+                f"its channels {sorted(draft.rests)} could not be rebuilt. Another run went on from there, and the thread was "
+                "shortened; run again from the latest checkpoint.",
+                thread=draft.thread,
+                expected=parent,
+            )
 
     async def _store(
         self, store: Store, place: Place, placed: Placed, fence: int | None, heads: Sequence[str] | None

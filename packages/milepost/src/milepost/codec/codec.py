@@ -107,6 +107,7 @@ class Codec:
         """
         memo = self._memory.thread(thread)
         versions = dict(checkpoint["channel_versions"])
+        counted: Iterable[str] = metadata.get(COUNTERS) or ()  # type: ignore[assignment]  # LangGraph's own key
         pieces: dict[str, Piece | Layout] = {}
         unchanged: dict[str, Any] = {}
         lost: list[str] = []
@@ -162,6 +163,7 @@ class Codec:
             lost=lost,
             passed=passed,
             left=left,
+            rests=[name for name in counted if name in versions and name not in pieces],
         )
 
     def _cut(self, memo: ThreadMemo, thread: str, ns: str, channel: str, value: Any) -> Piece:
@@ -231,6 +233,13 @@ class Codec:
     def referred(self, draft: Draft) -> tuple[Span, ...]:
         """Where the values of the unchanged channels lie."""
         return _spans(piece for piece in draft.pieces.values() if isinstance(piece, tuple))
+
+    def unrooted(self, draft: Draft) -> str | None:
+        """The parent that delta channels of `draft` are rebuilt from, unless the thread, as it is known, has it."""
+        if not draft.rests or draft.parent is None:
+            return None
+        with draft.memo.lock:
+            return draft.parent if draft.memo.values(draft.ns, draft.parent) is None else None
 
     def restart(self, draft: Draft, generation: int, packs: Sequence[Pack]) -> None:
         """The store said that it is at `generation` now: keep of the unchanged channels what is in `packs` still."""

@@ -39,6 +39,8 @@ class Draft:
     """Channels that were written to at the parent, and that the graph did not take up."""
     left: list[str] = field(default_factory=list)
     """Delta channels of the parent's that the graph does not know."""
+    rests: list[str] = field(default_factory=list)
+    """Delta channels that have no value here: they are rebuilt from the parent and what comes before it."""
 
 
 @dataclass(slots=True)

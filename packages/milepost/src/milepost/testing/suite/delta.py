@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+import pytest
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, DeltaChannelHistory, writes_sort_key
 from langgraph.checkpoint.serde.types import _DeltaSnapshot  # LangGraph has no public name for it
 
+from milepost.errors import Conflict
 from milepost.testing.chain import Chain, at, checkpoint
 from milepost.testing.lab import Face, Lab
 from milepost.testing.same import assert_same
@@ -211,6 +213,24 @@ class DeltaHistory(Behaviours):
 
 class DeltaUpkeep(Behaviours):
     """Maintenance keeps what a kept checkpoint's delta channels are rebuilt from."""
+
+    async def test_a_run_that_was_overtaken_does_not_go_on_from_what_has_gone(self, lab: Lab) -> None:
+        """Its delta channels would be empty. A run that was not overtaken goes on, and so does one whose parent stays."""
+        for thread, saver in (("one", lab.saver), ("two", lab.open())):
+            run = DeltaRun(Chain(saver, thread))
+            await run.start()
+            for number in range(3):
+                old = await run.step(("a", f"t{number}", [number]))
+            latest = await run.step(("a", "another", ["other"]), snapshot=True)
+            live = list(run.live)
+            await lab.saver.prune([thread])
+            for writes in (True, False):
+                with pytest.raises(Conflict, match=old):
+                    await run.step(*[("a", "mine", ["mine"])] * writes, parent=old)
+            assert await saver.ids(run.chain.latest) == [latest]
+            assert_same(live, await rebuilt(saver, run.chain.latest))
+            await run.step(("a", "next", ["next"]), parent=latest)
+            assert_same([*live, "next"], await rebuilt(saver, run.chain.latest))
 
     async def test_prune(self, lab: Lab) -> None:
         for steps in (3, 7, 10, 16):
