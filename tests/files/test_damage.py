@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from files.kit import log_of, newest_whole, whole
@@ -468,4 +469,28 @@ def test_a_damaged_pack_takes_the_place_of_nothing(tmp_path: Path) -> None:
         snapshot.unlink()
     backend, store = opened(path, durability="os")
     assert sorted(run(store.fetch("t", [Span(7, 1, 3)]))) == packs
+    backend.close()
+
+
+def test_the_log_of_another_thread(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    backend, store = opened(path)
+    chain(store, "t", 1)
+    log = log_of(path)
+    chain(store, "u", 2)
+    backend.close()
+    (other,) = {*path.glob("threads/*/*.log")} - {log}
+    for left in path.glob("threads/*/*.idx"):
+        left.unlink()
+    shutil.copy(other, log)
+    backend, store = opened(path)
+    acts: list[Any] = [lambda: store.get("t", "", None), lambda: store.page(Query("t"), None, 5)]
+    for act in acts:
+        with pytest.raises(Corrupt, match="not that of thread 't'"):
+            run(act())
+    with pytest.raises(Corrupt):
+        put(store, "t", 5, name(0))
+    assert log.read_bytes() == other.read_bytes()
+    assert newest_whole(store, "u") == 1
+    run(store.delete_thread("u"))
     backend.close()

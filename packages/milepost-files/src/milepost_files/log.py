@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
-from milepost.errors import MilepostError, Unavailable
+from milepost.errors import Corrupt, MilepostError, Unavailable
 
 from milepost_files import frames, handle, rewrite, scan
 from milepost_files.handle import Handle, Look
@@ -250,6 +250,14 @@ class Log:
             self._unsynced = True
         if self._thread is None:
             self._thread = index.thread
+        elif index.thread not in (None, self._thread):
+            self.forget()
+            raise Corrupt(
+                f"the log {self._path} is not that of thread {self._thread!r}: it was copied there from another one. Put "
+                "the thread's own log back from a backup, or remove this one",
+                thread=self._thread,
+                damage="log of another thread",
+            )
         return index
 
     def _thaw(self, held: Handle, size: int) -> Index | None:

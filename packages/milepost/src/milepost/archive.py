@@ -21,6 +21,7 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
+import time
 from bisect import bisect_right
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -50,6 +51,8 @@ SUFFIX = ".milepost-archive"
 
 ERASURES = "erasures.milepost-log"
 _MARK = ".milepost-erasing"
+_BEGUN = 3600.0
+"""Seconds after which a mark that says nothing yet is of nobody who is still at it."""
 
 _LENGTHS = struct.Struct("<IQI")
 _CHECKED = 12
@@ -177,7 +180,10 @@ class ArchiveFolder(Hooks):
         names: list[str] = []
         for mark in sorted(self.folder.glob(f"*{_MARK}")):
             with suppress(FileNotFoundError, UnicodeDecodeError):
-                if (name := mark.read_bytes().decode()).startswith(own) and name:
+                name = mark.read_bytes().decode()
+                if not name and time.time() - mark.stat().st_mtime > _BEGUN:
+                    mark.unlink()  # whoever made it was killed before anything of the thread went
+                elif name and name.startswith(own):
                     names.append(name[len(own) :])
         return names
 
@@ -283,12 +289,19 @@ def _pieces(file: IO[bytes], path: Path) -> Iterator[tuple[bytes, int, int]]:
 
 
 def _end_of(file: IO[bytes], path: Path) -> tuple[int, tuple[Span, ...]]:
-    """Where the last whole frame ends, and which items the frames have."""
-    end = 0
+    """Where the last whole frame ends, and which items the frames have. Raises `Corrupt` for what does not verify: nothing
+    may rest on an archive that cannot be restored."""
     known: list[Span] = []
-    for head, _, end in _pieces(file, path):  # noqa: B007  # where the last one ends is asked for
+    last = 0
+    for head, start, end in _pieces(file, path):
         known += (Span(*span) for span in _head(head, path)[2])
-    return end, merge_spans(known)
+        file.seek(start)
+        try:
+            unwrap(file.read(end - start))
+        except Corrupt as exc:
+            raise Corrupt(f"the archive {path} is damaged between bytes {start} and {end}", damage="archive") from exc
+        last = end
+    return last, merge_spans(known)
 
 
 def _head(data: bytes, path: Path) -> Any:

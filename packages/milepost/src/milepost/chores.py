@@ -17,7 +17,7 @@ from milepost.errors import Conflict, Corrupt, InvalidConfig, MilepostError, Sch
 from milepost.filling import Filling
 from milepost.observe import log, thread_hash
 from milepost.operations import PAGE, TRIES, Operations, restless
-from milepost.places import ATTACHMENTS, PINNED, Place
+from milepost.places import ATTACHMENTS, PINNED, Place, check_file
 from milepost.retention import live_spans
 from milepost.schema.schema import Where
 from milepost.sides import Side
@@ -109,6 +109,7 @@ async def _restored(
     ops: Operations, store: Store, path: str | os.PathLike[str], thread: str | None
 ) -> tuple[upkeep.Restored, int]:
     """What was loaded, and how many bytes it is."""
+    path = check_file(path, "path")
     if archive.is_being_erased(path):
         raise InvalidConfig(
             f"the archive {path} is of a thread whose erasure has not come to its end: let sweep finish it, or erase the "

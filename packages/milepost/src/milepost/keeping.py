@@ -96,11 +96,11 @@ class Keeping(ABC):
 
         Raises `InvalidConfig` for a saver without a tenant.
         """
-        return run(self._erase_tenant(self._blocking(), force=force))
+        return run(self._erase_tenant(self._blocking(), force=flag(force, "force")))
 
     async def aerase_tenant(self, *, force: bool = False) -> int:
         """`erase_tenant`, async."""
-        return await self._erase_tenant(self._async(), force=force)
+        return await self._erase_tenant(self._async(), force=flag(force, "force"))
 
     async def _erase_tenant(self, side: BlockingSide | AsyncSide, *, force: bool) -> int:
         if self.tenant is None:
@@ -324,6 +324,7 @@ class Keeping(ABC):
         Raises `Conflict` when a thread is written to all the time, and `Corrupt` when a checkpoint was not read back as
         it was rewritten (it was put back then). A checkpoint that cannot be upgraded is told in `Migrated.refused`.
         """
+        flag(history, "history")
         names, cursor = _migration(self._ops, mode, threads, after)
         return self._migrate(names, cursor, mode, history=history)
 
@@ -348,6 +349,7 @@ class Keeping(ABC):
         after: str | None = None,
     ) -> AsyncIterator[Migrated]:
         """`migrate`, async."""
+        flag(history, "history")
         names, cursor = _migration(self._ops, mode, threads, after)
         return self._amigrate(names, cursor, mode, history=history)
 

@@ -114,7 +114,7 @@ class Maintaining:
     ) -> None:
         self._lease = lease
         self._pass, self._async_pass = passes
-        self._every = every
+        self._every = min(every, threading.TIMEOUT_MAX)
         self._quiet = quiet
         self._growth = growth
         self._watch = watch

@@ -253,6 +253,20 @@ def check_path(value: object, what: str) -> str:
         raise InvalidConfig(f"{what} is {_shown(value)}: it must be a path", what=what, value=_shown(value)) from None
 
 
+def check_file(value: object, what: str) -> str:
+    """The path of a file, which need not be there."""
+    path = check_path(value, what)
+    try:
+        if not path or os.path.isdir(path):  # noqa: PTH112  # (as below)
+            raise IsADirectoryError(f"{path!r} is no file")
+        os.stat(path)  # noqa: PTH116  # the name may be none that a Path takes
+    except FileNotFoundError:
+        pass  # whoever opens it says so
+    except (OSError, ValueError) as exc:
+        raise InvalidConfig(f"{what} is {_shown(value)}: {exc}", what=what, value=_shown(value)) from None
+    return path
+
+
 def check_limit(value: object) -> int | None:
     """How many to list: None is all, 0 nothing. Raises `InvalidConfig` for anything else but a positive int."""
     if value is None:

@@ -55,6 +55,7 @@ from milepost.shared import Shared
 from milepost.sides import AsyncSide, BlockingSide
 from milepost.store import Backend, Query, Stats, Status, ThreadRow
 from milepost.tenants import TenantBackend
+from milepost.units import flag
 from milepost.versions import next_version
 
 SaverT = TypeVar("SaverT", bound="Saver")
@@ -406,11 +407,11 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
         Raises `UnsettledCalls` when the ledger has calls of the thread of which nobody knows whether they changed the
         world; with `force` the records of those calls stay, and everything else goes.
         """
-        run(self._ops.delete_thread(self._blocking(), check_thread(thread_id), force=force))
+        run(self._ops.delete_thread(self._blocking(), check_thread(thread_id), force=flag(force, "force")))
 
     async def adelete_thread(self, thread_id: str, *, force: bool = False) -> None:
         """`delete_thread`, async."""
-        await self._ops.delete_thread(self._async(), check_thread(thread_id), force=force)
+        await self._ops.delete_thread(self._async(), check_thread(thread_id), force=flag(force, "force"))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Remove the checkpoints of these runs (metadata ``run_id``), in all threads, with their writes.

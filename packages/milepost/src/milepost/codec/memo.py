@@ -12,6 +12,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from operator import attrgetter
+from typing import Generic, TypeVar
 
 from milepost.codec.coding import Coding
 from milepost.codec.envelope import Vault
@@ -23,17 +24,48 @@ from milepost.codec.pack import open_pack
 from milepost.errors import MilepostError
 from milepost.store import Pack
 
+T = TypeVar("T")
+
 RAW_LIMIT = 8 << 20
 """Bytes of read packs kept until a put wants to know what is in them."""
 _READS = 4
 """How many readings of a thread are kept so: LangGraph reads a checkpoint and the latest one before a run."""
 _CHECKPOINTS = 8
+"""How many checkpoints of a namespace are remembered: the parent of the next put is among them."""
+_NAMESPACES = 256
+"""And of how many namespaces: a step may call many subgraphs at once."""
 _KNOWN_COST = 200
 
 _data = attrgetter("data")
 
 Values = Mapping[str, tuple[object, Layout]]
 """Of one checkpoint: channel -> (version label, layout)."""
+
+
+class Recent(Generic[T]):
+    """Something of the latest checkpoints of each namespace. Those of one do not push out those of another: what is not
+    known of the parent is taken from the values that the graph holds, which may have changed since."""
+
+    def __init__(self) -> None:
+        self._spaces: OrderedDict[str, OrderedDict[str, T]] = OrderedDict()
+
+    def get(self, place: tuple[str, str]) -> T | None:
+        """What is kept of (ns, id)."""
+        space = self._spaces.get(place[0])
+        return None if space is None else space.get(place[1])
+
+    def keep(self, ns: str, id: str, kept: T) -> None:
+        space = self._spaces.setdefault(ns, OrderedDict())
+        space[id] = kept
+        space.move_to_end(id)
+        self._spaces.move_to_end(ns)
+        if len(space) > _CHECKPOINTS:
+            space.popitem(last=False)
+        if len(self._spaces) > _NAMESPACES:
+            self._spaces.popitem(last=False)
+
+    def clear(self) -> None:
+        self._spaces.clear()
 
 
 class ThreadMemo:
@@ -56,8 +88,8 @@ class ThreadMemo:
         self.sizes: dict[tuple[str, str], int] = {}
         """(ns, channel) -> bytes of the value that was put last, where somebody wants to know."""
         self._pieces: dict[tuple[str, str], tuple[Piece, int]] = {}
-        self._values: OrderedDict[tuple[str, str], Values] = OrderedDict()
-        self.heard: OrderedDict[tuple[str, str], Heard] = OrderedDict()
+        self._values = Recent[Values]()
+        self.heard = Recent[Heard]()
         """By (ns, id), of checkpoints that leave anything."""
         self._raw: deque[tuple[str, Sequence[Pack], int]] = deque()
         """What was read and not looked at yet, and how many bytes each reading had."""
@@ -110,16 +142,10 @@ class ThreadMemo:
         return self._values.get((ns, id))
 
     def keep_values(self, ns: str, id: str, values: Values) -> None:
-        self._values[ns, id] = values
-        self._values.move_to_end((ns, id))
-        while len(self._values) > _CHECKPOINTS:
-            self._values.popitem(last=False)
+        self._values.keep(ns, id, values)
 
     def keep_heard(self, ns: str, id: str, heard: Heard) -> None:
-        self.heard[ns, id] = heard
-        self.heard.move_to_end((ns, id))
-        while len(self.heard) > _CHECKPOINTS:
-            self.heard.popitem(last=False)
+        self.heard.keep(ns, id, heard)
 
     def learn(self, items: Sequence[Item], writer: int, first: int) -> None:
         """The store acknowledged `items` under these addresses."""

@@ -192,7 +192,7 @@ class Archives(Behaviours):
             restored = await lab.saver.restore(path, f"what {torn} is left of")
             assert (restored.checkpoints, restored.cut) == (3, torn)
         await chain.put({"n": 10})
-        for at_byte in (0, 5, 13, 40):  # of the lengths, of their checksum, of the head
+        for at_byte in (0, 5, 13, 40, len(whole) - 9):  # of the lengths, of their checksum, of the head, of the body
             damaged = whole[:at_byte] + bytes([whole[at_byte] ^ 1]) + whole[at_byte + 1 :]
             path.write_bytes(damaged)
             with pytest.raises(Corrupt):
@@ -201,8 +201,10 @@ class Archives(Behaviours):
             assert [one.outcome for one in report.threads] == ["failed"]
             assert path.read_bytes() == damaged, "what cannot be read is not written over"
         assert len(await chain.ids()) == 2, "what could not be archived stays"
-        with pytest.raises(InvalidConfig):
-            await lab.saver.restore(lab.subject.directory / "nothing")
+        odd: Any
+        for odd in (lab.subject.directory / "nothing", "", "a\0", "\ud800", "a" * 5000):
+            with pytest.raises(InvalidConfig):
+                await lab.saver.restore(odd)
 
     async def test_erased(self, lab: Lab) -> None:
         for thread in ("gone", "stays"):

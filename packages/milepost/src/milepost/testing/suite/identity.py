@@ -412,6 +412,7 @@ class BadInput(Behaviours):
             lambda: saver.delete_for_runs("thread"),
             lambda: saver.delete_thread(""),
             lambda: saver.delete_thread(untyped(None)),
+            lambda: saver.delete_thread("thread", force=untyped("no")),
             lambda: saver.copy_thread("thread", "thread"),
             lambda: saver.copy_thread("thread", ""),
             lambda: saver.copy_thread("", "thread"),
