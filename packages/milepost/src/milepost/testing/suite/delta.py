@@ -219,8 +219,8 @@ class DeltaUpkeep(Behaviours):
         for thread, saver in (("one", lab.saver), ("two", lab.open())):
             run = DeltaRun(Chain(saver, thread))
             await run.start()
-            for number in range(3):
-                old = await run.step(("a", f"t{number}", [number]))
+            await run.step(("a", "t0", [0]))
+            old = await run.step(("a", "t1", [1]))
             latest = await run.step(("a", "another", ["other"]), snapshot=True)
             live = list(run.live)
             await lab.saver.prune([thread])
