@@ -195,11 +195,11 @@ def test_what_is_done_for_the_first_time_takes_hardly_more_round_trips(tapped: t
     run(_tiny(client, STEPS))
     for _ in range(2):
         run(client.get({"configurable": {"thread_id": "agent"}}))
-    first = {operation: costs[0].trips for operation, costs in client.costs.items()}
+    first: dict[str, int] = {operation: costs[0].trips for operation, costs in client.costs.items()}
     # A statement is prepared and carried out in one; that there is no such thread yet takes another one. A script that the
     # server does not know is sent again.
-    expected = {"postgres": (2, 1, 1), "redis": (2, 2, 2)}.get(store, (0, 0, 0))
-    assert first == dict(zip(("put", "put_writes", "get"), expected, strict=True))
+    most = {"postgres": (2, 1, 1), "redis": (2, 2, 2)}.get(store, (0, 0, 0))
+    assert all(first[operation] <= trips for operation, trips in zip(("put", "put_writes", "get"), most, strict=True))
 
 
 def test_a_thread_that_was_deleted_before_costs_what_another_one_does(tapped: tuple[str, Saver, Tap | None]) -> None:
