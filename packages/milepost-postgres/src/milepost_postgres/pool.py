@@ -116,17 +116,15 @@ class Pool:
         if fresh:
             _sift(self._idle, self._drop)
             self._sweep()
-        until: float | None = None
+        # One time for all of it: others may be quicker, again and again.
+        until = time.monotonic() + self._settings.patience
         while not self._closed:
-            if fresh and self._has_room() and self._may_connect(0.0):
+            if fresh and self._has_room() and self._may_connect(until):
                 return self._connected()
             try:
                 link = self._idle.pop()
             except IndexError:
-                # Others may be quicker, again and again.
-                now = time.monotonic()
-                until = now + self._settings.patience if until is None else until
-                if self._may_connect(until - now):
+                if self._may_connect(until):
                     return self._connected()
                 continue
             if not fresh and _sound(link):
@@ -137,16 +135,15 @@ class Pool:
     def _has_room(self) -> bool:
         return len(self._links) + self._connecting < self._settings.size
 
-    def _may_connect(self, patience: float) -> bool:
-        """True for a place in the pool. Without one, waits so many seconds for an idle connection or a place, and is False
-        then."""
+    def _may_connect(self, until: float) -> bool:
+        """True for a place in the pool. Without one, waits `until` there is an idle connection or a place, and is False then."""
         with self._change:
             if self._has_room():
                 self._connecting += 1
                 return True
             self._waiting += 1
             try:
-                if not self._change.wait_for(lambda: self._idle or self._has_room(), patience):
+                if not self._change.wait_for(lambda: self._idle or self._has_room(), until - time.monotonic()):
                     raise crowded(self._settings.size, self._settings.patience)
             finally:
                 self._waiting -= 1

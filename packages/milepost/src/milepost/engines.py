@@ -118,38 +118,33 @@ class Engines:
         self._running = weakref.WeakKeyDictionary()
 
 
-class BlockingPort:
+class _Port:
+    def __init__(self, engine: Callable[[], Any], closed: Callable[[], Exception]) -> None:
+        self._made = engine
+        self._error = closed
+        self._closed = False
+
+    def _engine(self) -> Any:
+        if self._closed:
+            raise self._error()
+        return self._made()
+
+    def close(self) -> None:
+        self._closed = True
+
+
+class BlockingPort(_Port):
     """`milepost.store.Port` over the blocking engine of a backend. It never suspends."""
 
-    def __init__(self, engine: Callable[[], Engine], closed: Callable[[], Exception]) -> None:
-        self._engine = engine
-        self._error = closed
-        self._closed = False
-
     async def call(self, request: object) -> Any:
-        if self._closed:
-            raise self._error()
         return self._engine().call(request)
 
-    def close(self) -> None:
-        self._closed = True
 
-
-class AsyncPort:
+class AsyncPort(_Port):
     """`milepost.store.Port` over the engine of whatever event loop runs."""
 
-    def __init__(self, engine: Callable[[], AsyncEngine], closed: Callable[[], Exception]) -> None:
-        self._engine = engine
-        self._error = closed
-        self._closed = False
-
     async def call(self, request: object) -> Any:
-        if self._closed:
-            raise self._error()
         return await self._engine().call(request)
-
-    def close(self) -> None:
-        self._closed = True
 
 
 _all: weakref.WeakSet[Engines] = weakref.WeakSet()

@@ -292,7 +292,11 @@ class Lab:
     @property
     def store(self) -> Store:
         """What the saver at hand stands on."""
-        backend = self.saver.saver.backend
+        return self.store_of(self.saver)
+
+    def store_of(self, face: Face) -> Store:
+        """What a saver stands on, for what no saver does."""
+        backend = face.saver.backend
         return backend.blocking() if self.flavour == "blocking" else backend.asynchronous()
 
     def faulty(self, plan: Plan, **options: Any) -> Face:

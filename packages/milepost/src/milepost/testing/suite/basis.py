@@ -10,8 +10,7 @@ from typing import Any, ClassVar, cast
 
 import pytest
 
-from milepost.store import Store
-from milepost.testing.lab import FLAVOURS, Face, Flavour, Lab, Subject, drive
+from milepost.testing.lab import FLAVOURS, Flavour, Lab, Subject, drive
 
 Text = Callable[..., Coroutine[Any, Any, None]]
 
@@ -97,9 +96,3 @@ def _test(text: Text) -> Callable[..., None]:
     fixed = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("tmp_path", "flavour")]
     cast("Any", test).__signature__ = inspect.Signature([of_text[0], *fixed, *of_text[2:]])
     return test
-
-
-def store_of(lab: Lab, saver: Face) -> Store:
-    """The store under `saver`, for what no saver does."""
-    backend = saver.saver.backend
-    return backend.blocking() if lab.flavour == "blocking" else backend.asynchronous()

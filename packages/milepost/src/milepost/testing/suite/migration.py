@@ -19,7 +19,7 @@ from milepost.testing.chain import Chain, at, checkpoint, id_of
 from milepost.testing.faults import Plan
 from milepost.testing.lab import Face, Lab
 from milepost.testing.same import assert_same
-from milepost.testing.suite.basis import Behaviours, store_of
+from milepost.testing.suite.basis import Behaviours
 from milepost.testing.suite.releases import FIRST, SECOND, Drifted, One, Two
 
 ALONE = Schema(Two, version=2, name="s")
@@ -63,7 +63,7 @@ def _content(found: CheckpointTuple) -> Any:
 
 
 async def _charted(lab: Lab, saver: Face, thread: str) -> tuple[Store, Chart]:
-    store = store_of(lab, saver)
+    store = lab.store_of(saver)
     chart = await store.chart(thread)
     assert chart is not None
     return store, chart

@@ -14,7 +14,7 @@ from milepost.store import Batch
 from milepost.testing.chain import Chain, at, checkpoint, id_of, inside
 from milepost.testing.lab import Face, Lab
 from milepost.testing.same import assert_same
-from milepost.testing.suite.basis import Behaviours, store_of
+from milepost.testing.suite.basis import Behaviours
 
 KEYS = {"k": bytes(range(32))}
 
@@ -286,7 +286,7 @@ class Listing(Behaviours):
             chain = Chain(saver, thread)
             for number in range(3):
                 await chain.put({"x": number}, metadata={"even": number % 2 == 0, "odd": [number % 2]})
-        store = store_of(lab, saver)
+        store = lab.store_of(saver)
         chart = await store.chart("t")
         assert chart is not None
         (head,) = (row for row in chart.rows if row.id == "0003")
