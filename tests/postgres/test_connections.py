@@ -120,6 +120,20 @@ def test_a_connection_that_is_lost_keeps_nobody_waiting(place: Place) -> None:
     ours.close()
 
 
+def test_what_is_known_of_a_connection_does_not_keep_it(place: Place, sql: Sql) -> None:
+    conninfo = make_conninfo(place.base, application_name=NAME)
+    ours = pool.Pool(pool.Settings(conninfo, size=2))
+    ours.run([Step(b"SELECT 1")])
+    gc.collect()
+    known = len(talking._lines)
+    lost: Any = [ours._take(fresh=False)]
+    with pytest.warns(ResourceWarning):
+        lost.clear()
+    assert len(talking._lines) == known - 1
+    until(lambda: sessions(sql) == [])
+    ours.close()
+
+
 def test_an_error_costs_no_prepared_statement(place: Place) -> None:
     ours = pool.Pool(pool.Settings(place.base, size=1))
     good, bad = [Step(b"SELECT 1"), Step(b"SELECT 2")], [Step(b"SELECT 1"), Step(b"SELECT 1 / 0")]

@@ -11,12 +11,12 @@ import math
 import select
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from milepost.collector import unhurried
 from psycopg import AsyncConnection, Connection, errors
 from psycopg.abc import PQGen
-from psycopg.adapt import Transformer
+from psycopg.adapt import AdaptersMap, Transformer
 from psycopg.generators import execute
 from psycopg.pq import ExecStatus, Format, PipelineStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
@@ -42,15 +42,23 @@ _DISCARDED = (errors.InvalidSqlStatementName, errors.FeatureNotSupported)
 """What is raised where somebody has discarded what was prepared, or has changed the tables so that it gives other columns."""
 
 
+class _Context(NamedTuple):
+    """What a connection is to a `Transformer`, without keeping the connection."""
+
+    adapters: AdaptersMap
+    connection: Any
+
+
 class Line:
     """What both flavours do: statements out, rows in."""
 
     def __init__(self, connection: Connection[Any] | AsyncConnection[Any]) -> None:
-        self._connection = connection
+        # What is known of a connection must not keep it: who loses one has it closed.
+        self._connection = weakref.proxy(connection)
         self._pgconn = connection.pgconn
         self._prepared: dict[bytes, bytes] = {}
         self._names = itertools.count()
-        self._rows = Transformer(connection)
+        self._rows = Transformer(_Context(connection.adapters, self._connection))
         self._poll = select.poll()
         self._poll.register(self._pgconn.socket, select.POLLIN | select.POLLHUP | select.POLLERR)
 

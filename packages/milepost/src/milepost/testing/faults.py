@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from typing import Literal, Protocol
 
 from milepost.errors import Unavailable
+from milepost.flavour import run
 from milepost.pending import running_loop
 from milepost.store import Backend, Port, Store
 
@@ -118,6 +119,8 @@ class FaultyBackend:
 
     def close(self) -> None:
         self._backend.close()
+        run(self._store.close())
 
     async def aclose(self) -> None:
         await self._backend.aclose()
+        await self._store.close()
