@@ -7,6 +7,7 @@ import operator
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import copy_context
 from typing import Annotated, Any
 
 import pytest
@@ -209,3 +210,20 @@ async def test_a_step_that_is_retried_after_the_deletion_leaves_nothing(saver: S
         await flavour.invoke(graph, {"said": []}, ONE)
     assert saver.stats("one")[:4] == (0, 0, 0, 0)
     assert await flavour.invoke(graph, {"said": ["in"]}, ONE) == {"said": ["in", "a", "b", "end"]}
+
+
+async def test_a_run_that_begins_after_the_deletion_is_not_the_one_before_it(
+    saver: Saver, flavour: Flavour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where its first read is made in a context of its own, as under a time limit."""
+    graph = chained(("calls", chained(("a", says("a"))).compile())).compile(checkpointer=saver)
+    await flavour.invoke(graph, {"said": []}, ONE)
+    saver.delete_thread("one")
+    get, aget = saver.get_tuple, saver.aget_tuple
+    monkeypatch.setattr(saver, "get_tuple", lambda config: copy_context().run(get, config))
+
+    async def apart(config: Any) -> Any:
+        return await asyncio.create_task(aget(config))
+
+    monkeypatch.setattr(saver, "aget_tuple", apart)
+    assert await flavour.invoke(graph, {"said": ["in"]}, ONE) == {"said": ["in", "in", "a"]}

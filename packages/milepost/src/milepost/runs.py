@@ -10,14 +10,15 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from contextvars import ContextVar
 from typing import Any, Final
+
+from langchain_core.runnables.config import var_child_runnable_config
 
 from milepost.fences import thread_deleted
 from milepost.places import Place
 
 _RUNTIME: Final = "__pregel_runtime"
-"""LangGraph hands an object with each config that is the same for all that a run asks of a saver in its root namespace.
+"""LangGraph hands an object with each config whose `control` is the same for all that a run does, in subgraphs and tools too.
 Private: without it, what a run puts after its thread was deleted is refused by the ids that tombstones have."""
 _TASK: Final = "__pregel_task_id"
 """Is in the configs of what a task runs."""
@@ -31,9 +32,10 @@ Spot = tuple[str, str]
 class Run:
     """What this process knows of a run."""
 
-    def __init__(self, of: Runs, thread: str) -> None:
-        self.of = of
+    def __init__(self, thread: str, mark: object) -> None:
         self.thread = thread
+        self.mark = mark
+        """What it is known by. Kept, so that no other object has its address."""
         self.cut: str | None = None
         """The checkpoint whose put was refused because its thread was deleted; or the newest one that it knew when this
         process deleted the thread."""
@@ -84,11 +86,8 @@ class Run:
             return list(self._open)
 
 
-_here: ContextVar[Run | None] = ContextVar("milepost_run", default=None)
-
-
 class Runs:
-    """The runs that use the savers of one store, by the object that LangGraph hands on."""
+    """The runs that use the savers of one store, by what LangGraph hands on in them."""
 
     def __init__(self) -> None:
         self.renew()
@@ -96,31 +95,27 @@ class Runs:
     def renew(self) -> None:
         """In a forked process: who held the lock is not there."""
         self._lock = threading.Lock()
-        self._runs: OrderedDict[int, Run] = OrderedDict()
+        self._runs: OrderedDict[tuple[str, int], Run] = OrderedDict()
 
     def reads(self, place: Place, inner: Mapping[str, Any]) -> Run | None:
-        """A checkpoint is asked for; by a run that begins, if LangGraph says so. That run is known in this context."""
-        runtime = inner.get(_RUNTIME)
-        if runtime is None or place.ns or _TASK in inner:
+        """A checkpoint is asked for; by a run that begins, if LangGraph says so."""
+        mark = _mark(inner)
+        if mark is None or place.ns or _TASK in inner:
             return None
-        run = Run(self, place.thread)
+        run = Run(place.thread, mark)
+        key = place.thread, id(mark)
         with self._lock:
-            # An object of before may have been at the same address.
-            self._runs[id(runtime)] = run
-            self._runs.move_to_end(id(runtime))
+            # One `RunControl` may be given to several runs.
+            self._runs[key] = run
+            self._runs.move_to_end(key)
             if len(self._runs) > _MOST:
                 self._runs.popitem(last=False)
-        _here.set(run)
         return run
 
     def of(self, place: Place, inner: Mapping[str, Any]) -> Run | None:
         """The run that puts something at `place`, if it is known. None for what no run does, such as an update."""
-        if (runtime := inner.get(_RUNTIME)) is None:
-            return None
-        if place.ns:
-            return self.here(place.thread)
-        run = self._runs.get(id(runtime))
-        return run if run is not None and run.thread == place.thread else None
+        mark = _mark(inner)
+        return None if mark is None else self._runs.get((place.thread, id(mark)))
 
     def under_way(self, thread: str) -> list[tuple[Run, str]]:
         """The runs of `thread` that know of a checkpoint, with the newest one. Some are over."""
@@ -136,6 +131,13 @@ class Runs:
                     run.cut = None
 
     def here(self, thread: str) -> Run | None:
-        """The run of `thread` that this code belongs to."""
-        run = _here.get()
-        return run if run is not None and run.of is self and run.thread == thread else None
+        """The run of `thread` that the task belongs to in which this is called."""
+        inner: Mapping[str, Any] = (var_child_runnable_config.get() or {}).get("configurable") or {}
+        mark = _mark(inner)
+        return None if mark is None else self._runs.get((thread, id(mark)))
+
+
+def _mark(inner: Mapping[str, Any]) -> object:
+    """What is the same in all configs of a run, and in no other's; None outside of runs."""
+    runtime = inner.get(_RUNTIME)
+    return getattr(runtime, "control", None) or runtime
