@@ -180,7 +180,7 @@ def a_root_upgrades_its_children(patch: pytest.MonkeyPatch) -> None:
 
 
 def lost_channels_are_not_told(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("milepost.operations.Operations._drifted", lambda *_: None)
+    patch.setattr("milepost.reading.Reading._drifted", lambda *_: None)
 
 
 def what_is_rebuilt_beside_is_left_behind(patch: pytest.MonkeyPatch) -> None:

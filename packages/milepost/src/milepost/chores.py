@@ -16,8 +16,9 @@ from milepost.codec.codec import of_checkpoint
 from milepost.errors import Conflict, Corrupt, InvalidConfig, MilepostError, SchemaMismatch
 from milepost.filling import Filling
 from milepost.observe import log, thread_hash
-from milepost.operations import PAGE, TRIES, Operations, restless
+from milepost.operations import TRIES, Operations, restless
 from milepost.places import ATTACHMENTS, PINNED, Place, check_file
+from milepost.reading import PAGE
 from milepost.retention import live_spans
 from milepost.schema.schema import Where
 from milepost.sides import Side

@@ -6,7 +6,8 @@ from typing import cast
 
 from milepost.callstore import CALL_PAGE, CallQuery, CallStore
 from milepost.errors import Corrupt, Unserializable
-from milepost.operations import PAGE, Operations
+from milepost.operations import Operations
+from milepost.reading import PAGE
 from milepost.sides import Side
 from milepost.store import Query, ThreadPage, ThreadRow
 from milepost.unfinished import work_left

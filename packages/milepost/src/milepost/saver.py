@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
-from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast, get_args
 
@@ -21,11 +20,9 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from milepost import maintenance, overview
 from milepost.codec import Codec, Memory, Vault
-from milepost.codec.codec import facets
 from milepost.codec.drafts import Draft, DraftWrite
 from milepost.codec.values import Serializer
-from milepost.equality import matches
-from milepost.errors import InvalidConfig, MilepostError
+from milepost.errors import InvalidConfig
 from milepost.flavour import run
 from milepost.heads import FORK, Named
 from milepost.keeping import Keeping
@@ -42,13 +39,13 @@ from milepost.places import (
     check_id,
     check_limit,
     check_list,
-    check_names,
     check_thread,
     check_writes,
     configurable,
     full_metadata,
     place_of,
 )
+from milepost.reading import query_of
 from milepost.runs import Run
 from milepost.schema import Schema, Schemas
 from milepost.shared import Shared
@@ -233,7 +230,7 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
         Nothing is held open between two checkpoints. A damaged one is reported and left out; so is, where `config` is None,
         one that cannot be read for another reason. Of a thread that is named, that is raised.
         """
-        query = self._query(config, filter, before)
+        query = query_of(self._ops.codec, config, filter, before)
         return self._list(query, filter, check_limit(limit))
 
     def _list(self, query: Query, wanted: dict[str, Any] | None, limit: int | None) -> Iterator[CheckpointTuple]:
@@ -268,7 +265,7 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
         """`list`, async."""
-        query = self._query(config, filter, before)
+        query = query_of(self._ops.codec, config, filter, before)
         return self._alist(query, filter, check_limit(limit))
 
     def get_delta_channel_history(
@@ -491,23 +488,6 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
     def _async(self) -> AsyncSide:
         return self._shared.asynchronous()
 
-    def _query(
-        self, config: RunnableConfig | None, wanted: dict[str, Any] | None, before: RunnableConfig | None
-    ) -> Query:
-        thread = ns = id = bound = None
-        if config is not None:
-            place = place_of(config)
-            thread, id = place.thread, place.id
-            ns = place.ns if configurable(config).get("checkpoint_ns") is not None else None
-        if before is not None and (value := configurable(before).get("checkpoint_id")):
-            bound = check_id(value, "before")
-        if wanted is not None:
-            check_names(wanted, "filter")
-        codec = self._ops.codec
-        match = partial(_passes, codec, wanted) if wanted and not codec.seals else None
-        wanted_facets = {} if codec.seals else facets(wanted or {})
-        return Query(thread, ns, id, bound, wanted_facets, match=match)
-
     def _asked(self, config: RunnableConfig) -> tuple[Place, Mapping[str, str] | None, Run | None]:
         place = place_of(config)
         return place, self._above(config), self._shared.runs.reads(place, config.get("configurable", {}))
@@ -571,13 +551,6 @@ def _status(status: Status | None) -> Status | None:
 def _left(limit: int | None, most: int | None, found: int) -> tuple[int | None, int | None]:
     """How many checkpoints are wanted still, and how many to look at next: where a filter passes few, more each time."""
     return (None, None) if limit is None or most is None else (limit - found, 2 * most)
-
-
-def _passes(codec: Codec, wanted: Mapping[str, Any], header: bytes) -> bool:
-    try:
-        return matches(codec.metadata("", "", "", header), wanted)
-    except MilepostError:
-        return True  # nobody knows what it says: whoever reads it is told what is wrong
 
 
 def _check_serde(schemas: Schemas, serde: object) -> None:
