@@ -208,6 +208,23 @@ def test_a_loop_that_ends_while_a_call_is_on_its_way(place: Place, steps: int) -
     backend.close()
 
 
+async def test_an_error_that_nobody_foresaw(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits for the connection is told that one, and the next request has another connection."""
+    backend = place.backend()
+    store = backend.asynchronous()
+    await store.put("t", *row(1), None)
+    with monkeypatch.context() as patch:
+
+        async def receive(_: object) -> object:
+            raise LookupError("not foreseen")
+
+        patch.setattr("milepost_redis.lines.receive", receive)
+        with pytest.raises(LookupError, match="not foreseen"):
+            await store.get("t", "", None)
+    assert isinstance(await store.get("t", "", None), Loaded)
+    await backend.aclose()
+
+
 def test_a_forked_process_has_connections_of_its_own(place: Place) -> None:
     with place.store() as store:
         put(store, "t", 1)

@@ -56,7 +56,7 @@ class _Job:
         if not self.ended:
             self.ended = True
             self.error = error
-            if not self.waiter.done():
+            if not self.waiter.done() and not self.waiter.get_loop().is_closed():
                 self.waiter.set_result(None)
 
     async def result(self) -> list[Any]:
@@ -108,7 +108,7 @@ class _Line:
                         await self._converse(jobs)
                 except TimeoutError:
                     await self._drop(jobs, TooLate(f"no reply within {self._timeout:g} s"))
-                except FAILURES as exc:
+                except Exception as exc:  # whatever it is, those who wait have to be told
                     await self._drop(jobs, exc)
         finally:
             self._halt(jobs)
