@@ -86,7 +86,8 @@ class UnsettledCalls(MilepostError):
 class Corrupt(MilepostError):
     """What is stored does not verify: damaged bytes, or parts that are missing.
 
-    Facts: ``thread``, ``ns``, ``checkpoint``, ``damage`` (what is wrong, in words).
+    Facts: ``thread``, ``ns``, ``checkpoint``, ``damage`` (what is wrong, in words). Where what delta channels are rebuilt
+    from is damaged, ``whole`` too: the newest checkpoint before that can be read and rebuilt, or None.
     """
 
 

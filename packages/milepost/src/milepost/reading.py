@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -50,6 +50,9 @@ from milepost.upgrading import Upgrader
 
 PAGE = 64
 """Checkpoints or threads fetched at a time."""
+
+MOST = 4096
+"""Checkpoints among which one is looked for that can be rebuilt."""
 
 
 class Reading:
@@ -352,11 +355,48 @@ class Reading:
         with self.watch("history", place.thread):
             store = await self.open(side)
 
-            async def walk() -> Mapping[str, DeltaChannelHistory]:
+            async def walk(id: str | None) -> Mapping[str, DeltaChannelHistory]:
                 space = await self.space(side, store, place, again=True)
-                return await self._rebuilding(store, place.thread, place.ns, space).history(place.id, channels)
+                return await self._rebuilding(store, place.thread, place.ns, space).history(id, channels)
 
-            return await again(walk)
+            try:
+                return await again(partial(walk, place.id))
+            except Corrupt as exc:
+                whole = await self._whole(side, store, place, lambda one: again(partial(walk, one)))
+                way = (
+                    "; no checkpoint before it can be rebuilt either"
+                    if whole is None
+                    else f"; checkpoint {whole!r} before it can be rebuilt: pass it as checkpoint_id to go on from there"
+                )
+                raise Corrupt(exc.message + way, **{**exc.facts, "whole": whole}) from exc
+
+    async def _whole(
+        self, side: Side, store: Store, place: Place, rebuild: Callable[[str], Awaitable[object]]
+    ) -> str | None:
+        """The newest checkpoint before `place` that can be read and rebuilt, if from some one on it is none of them."""
+        try:
+            space = await self.space(side, store, place)
+            found = await store.page(Query(thread=place.thread, ns=space, before=place.id), None, MOST, items=False)
+        except MilepostError:  # more is wrong: the first error says what it was about
+            return None
+        ids = [snapshot.row.id for snapshot in found.snapshots]
+
+        async def sound(id: str) -> bool:
+            with suppress(MilepostError):
+                if await self._read(side, Place(place.thread, place.ns, id)) is not None:
+                    await rebuild(id)
+                    return True
+            return False
+
+        # What one of them is rebuilt from, those after it mostly are too: so it is not each that has to be tried.
+        low, high, whole = 0, len(ids), None
+        while low < high:
+            middle = (low + high) // 2
+            if await sound(ids[middle]):
+                whole, high = ids[middle], middle
+            else:
+                low = middle + 1
+        return whole
 
     def _rebuilding(self, store: Store, thread: str, ns: str, space: str) -> Rebuilding:
         schema = self.upgrader.schema(ns) if self.upgrader else None

@@ -274,7 +274,8 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
         """The writes and the seed that rebuild delta channels, read along the parents in pages.
 
         The contract is LangGraph's (``BaseCheckpointSaver.get_delta_channel_history``); a chain of parents that was
-        made a cycle ends where it closes.
+        made a cycle ends where it closes. Raises `Corrupt` if something is damaged on the way, which says from where it can
+        be gone on (see there).
         """
         return run(self._ops.history(self._blocking(), place_of(config), check_channels(channels)))
 

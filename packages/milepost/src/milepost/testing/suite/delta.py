@@ -10,7 +10,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, DeltaChannelHistory, writes_sort_key
 from langgraph.checkpoint.serde.types import _DeltaSnapshot  # LangGraph has no public name for it
 
-from milepost.errors import Conflict
+from milepost.errors import Conflict, Corrupt
 from milepost.testing.chain import Chain, at, checkpoint
 from milepost.testing.lab import Face, Lab
 from milepost.testing.same import assert_same
@@ -87,6 +87,15 @@ async def _parallel(lab: Lab, steps: int, thread: str = "thread", ns: str = "") 
             run_id=f"run {number // 4}",
         )
     return run
+
+
+async def _harm(lab: Lab, thread: str, id: str) -> None:
+    """Have the store hold a header of this checkpoint that does not verify."""
+    store = lab.store_of(lab.saver)
+    (row,) = (await store.rows(thread, [("", id)])).rows
+    harmed = bytearray(row.header)
+    harmed[len(harmed) // 2] ^= 0x40
+    await store.put(thread, row._replace(header=bytes(harmed)), (), None)
 
 
 class DeltaHistory(Behaviours):
@@ -198,6 +207,33 @@ class DeltaHistory(Behaviours):
         await lab.saver.put(chain.at("2"), checkpoint("3", {}, {"d": 2}))
         found = (await lab.saver.history(chain.latest, ["d"]))["d"]
         assert [value for _, _, value in found["writes"]] == ["two"]
+
+    async def test_damage_above_says_from_where_to_go_on(self, lab: Lab) -> None:
+        """What lies between a checkpoint and its seed is damaged: nothing is silently left out, and the thread does not end."""
+        for thread, damaged, snapshot in (("some", 7, 4), ("beyond", 3, 4), ("all", 0, -1)):
+            run = DeltaRun(Chain(lab.saver, thread))
+            await run.start()
+            for number in range(1, 10):
+                await run.step(("a", f"t{number}", [number]), snapshot=number == snapshot)
+            ids = list(run.at)
+            await _harm(lab, thread, ids[damaged])
+            saver = lab.open()
+            if damaged < snapshot:
+                assert_same(run.live, await rebuilt(saver, run.chain.latest))
+                continue
+            with pytest.raises(Corrupt) as caught:
+                await rebuilt(saver, run.chain.latest)
+            if damaged == 0:
+                assert caught.value.whole is None
+                assert "no checkpoint before it can be rebuilt either" in str(caught.value)
+                continue
+            assert caught.value.whole == ids[damaged - 1]
+            assert "pass it as checkpoint_id to go on from there" in str(caught.value)
+            assert_same(run.at[ids[damaged - 1]], await rebuilt(saver, run.chain.at(ids[damaged - 1])))
+            await run.step(("a", "next", ["next"]), parent=ids[damaged - 1])
+            for reader in (saver, lab.open()):
+                # What the lost step had written is there, and counts for whoever goes on from where it did.
+                assert_same([*run.at[ids[damaged - 1]], "next", damaged], await rebuilt(reader, run.chain.latest))
 
     async def test_synthetic_tasks_sort_by_their_path(self, lab: Lab) -> None:
         chain = Chain(lab.saver)
