@@ -105,10 +105,10 @@ draw()
 fork = ctypes.PyDLL(None).fork
 for _ in range(2):
     if fork() == 0:
-        print(draw(), ThreadMemo().allocate(1)[0], flush=True)
+        print(draw(), ThreadMemo().lanes.allocate((), 1)[0], flush=True)
         os._exit(0)
     os.wait()
-print(draw(), ThreadMemo().allocate(1)[0])
+print(draw(), ThreadMemo().lanes.allocate((), 1)[0])
 """
 
 

@@ -130,7 +130,7 @@ class Operations(Reading):
                 growth.note(place.thread, sum(len(pack.data) for pack in placed.packs), head)
             if event:
                 event.bytes = placed.bytes
-                event.items_new, event.items_reused = len(placed.fresh), placed.reused
+                event.items_new, event.items_reused = placed.new, placed.reused
         return place.config(placed.row.id)
 
     async def _stand(self, store: Store, draft: Draft) -> None:

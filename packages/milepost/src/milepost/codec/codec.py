@@ -17,7 +17,8 @@ from milepost.codec.drafts import Draft, DraftWrite, Facets, Placed, PlacedWrite
 from milepost.codec.envelope import Vault, unwrap, wrap
 from milepost.codec.header import Header, front, open_header, open_layouts, reseal_header, seal_header, with_fact
 from milepost.codec.heard import Heard
-from milepost.codec.items import Inline, Item, Piece, cut, size
+from milepost.codec.items import Inline, Many, One, Piece, cut, size
+from milepost.codec.lanes import Fresh, Lane
 from milepost.codec.layout import (
     DELTAS,
     INLINE,
@@ -45,9 +46,6 @@ T = TypeVar("T")
 
 _OWN, _TYPED = b"\0", b"\1"
 """Whether a record's value was encoded by Milepost's serializer, or is a pair of a foreign one."""
-
-_NOTHING: tuple[list[Item], int, int] = ([], 0, 0)
-"""The new items of a write that has none, and their address."""
 
 FACET_LENGTH = 256
 """A string of the metadata that is longer is not a facet: no filter finds it by the store's help."""
@@ -191,8 +189,10 @@ class Codec:
             if everything or memo.epoch != draft.epoch:
                 self._settle(draft, lambda _: False)
             # Most channels are a few bytes, which have no address.
-            pieces = [
-                piece for piece in draft.pieces.values() if type(piece) is not Inline and not isinstance(piece, tuple)
+            pieces: list[tuple[Lane, Piece]] = [
+                (() if type(piece) is One else (draft.ns, channel), piece)
+                for channel, piece in draft.pieces.items()
+                if type(piece) is not Inline and not isinstance(piece, tuple)
             ]
             placer = self._placer(memo, pieces, everything)
             inline = INLINE + self._typed
@@ -202,8 +202,10 @@ class Codec:
                     layouts[channel] = (inline, piece.data)
                 else:
                     layouts[channel] = piece if isinstance(piece, tuple) else placer.layout(piece, self._typed)
+                    if type(piece) is Many:
+                        memo.lanes.took(draft.ns, channel, draft.parent, piece)
             # Under the lock: the checksums in the pack must be those that the layouts were made with.
-            packs = (self._pack(draft.thread, placer),) if placer.fresh else ()
+            packs = tuple(self._pack(draft.thread, fresh) for fresh in placer.fresh)
             epoch = memo.epoch
             run = memo.due() if merging and epoch is not None else ()
         spans = _spans(layouts.values())
@@ -213,8 +215,6 @@ class Codec:
             packs=packs,
             generation=epoch if run or placer.refers_elsewhere(spans) else None,
             fresh=placer.fresh,
-            writer=placer.writer,
-            first=placer.first,
             values={channel: (draft.versions.get(channel), layout) for channel, layout in layouts.items()},
             memo=memo,
             merged=join(draft.thread, run, self._vault) if run else None,
@@ -273,7 +273,8 @@ class Codec:
         memo = placed.memo
         with memo.lock:
             memo.at(generation)
-            memo.learn(placed.fresh, placed.writer, placed.first)
+            for fresh in placed.fresh:
+                memo.learn(fresh)
             memo.keep_values(placed.row.ns, placed.row.id, placed.values)
             if placed.merged is not None:
                 memo.merged(placed.run, placed.merged)
@@ -296,7 +297,7 @@ class Codec:
         """Give writes addresses. Each row brings its own new items: one that loses its place takes them along."""
         memo = self._memory.thread(thread)
         rows: list[WriteRow] = []
-        fresh: list[tuple[list[Item], int, int]] = []
+        fresh: list[Fresh | None] = []
         generation: int | None = None
         vault = self._vault
         with memo.lock:
@@ -307,15 +308,18 @@ class Codec:
                 writers: dict[int, int] = {}
                 if type(piece) is Inline:  # most of them, and it has no address
                     wire: Sequence[Any] = (INLINE + self._typed, piece.data)
-                    fresh.append(_NOTHING)
+                    fresh.append(None)
                 else:
-                    placer = self._placer(memo, () if isinstance(piece, tuple) else (piece,), everything)
+                    lane = memo.lanes.of_write(ns, draft.channel, draft.path)
+                    placer = self._placer(memo, () if isinstance(piece, tuple) else ((lane, piece),), everything)
                     layout = piece if isinstance(piece, tuple) else placer.layout(piece, self._typed)
                     spans, wire = _spans((layout,)), to_wire(layout, writers)
                     if placer.refers_elsewhere(spans):
                         generation = memo.epoch
-                    pack = self._pack(thread, placer) if placer.fresh else None
-                    fresh.append((placer.fresh, placer.writer, placer.first))
+                    fresh.append(placer.fresh[0] if placer.fresh else None)
+                    if placer.fresh:
+                        pack = self._pack(thread, placer.fresh[0])
+                        memo.lanes.wrote(ns, draft.channel, checkpoint, draft.path, placer.fresh[0].items[-1])
                 about = _about_write(thread, ns, checkpoint, draft.task, draft.idx) if vault else b""
                 parts = [list(writers), wire] if draft.stamp is None else [list(writers), wire, draft.stamp]
                 value = wrap(ormsgpack.packb(parts), vault=vault, about=about)
@@ -327,9 +331,9 @@ class Codec:
         memo = placed.memo
         with memo.lock:
             memo.at(generation)
-            for kept, row, (items, writer, first) in zip(accepted, placed.rows, placed.fresh, strict=True):
-                if kept and items:
-                    memo.learn(items, writer, first)
+            for kept, row, fresh in zip(accepted, placed.rows, placed.fresh, strict=True):
+                if kept and fresh is not None:
+                    memo.learn(fresh)
                     if row.pack is not None:
                         memo.stored(row.pack)
 
@@ -343,19 +347,19 @@ class Codec:
         """Forget the thread: it is gone, or another one now, or part of it is damaged."""
         self._memory.forget(thread)
 
-    def _placer(self, memo: ThreadMemo, pieces: Sequence[Piece], everything: bool) -> Placer:
+    def _placer(self, memo: ThreadMemo, pieces: Sequence[tuple[Lane, Piece]], everything: bool) -> Placer:
         known: Mapping[bytes, Address] = {} if everything else memo.known
-        placer = Placer(known, None if everything else memo.epoch, memo.allocate)
+        placer = Placer(known, None if everything else memo.epoch, memo.lanes.allocate)
         if pieces:
             if not everything:
                 memo.digest_raw(self._coding, self._vault)
             placer.gather(pieces)
         return placer
 
-    def _pack(self, thread: str, placer: Placer) -> Pack:
-        items = [item.coding.finish(item.plain) for item in placer.fresh]
-        sums = [item.sum for item in placer.fresh]
-        return seal_pack(thread, placer.writer, placer.first, items, sums, self._vault)
+    def _pack(self, thread: str, fresh: Fresh) -> Pack:
+        items = [item.coding.finish(item.plain) for item in fresh.items]
+        sums = [item.sum for item in fresh.items]
+        return seal_pack(thread, fresh.writer, fresh.first, items, sums, self._vault)
 
     # Reading.
 

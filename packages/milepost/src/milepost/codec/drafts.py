@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from milepost.codec.items import Item, Piece
+from milepost.codec.items import Piece
+from milepost.codec.lanes import Fresh
 from milepost.codec.layout import Layout
 from milepost.codec.memo import ThreadMemo
 from milepost.store import CheckpointRow, Pack, WriteRow
@@ -50,9 +51,7 @@ class Placed:
     row: CheckpointRow
     packs: tuple[Pack, ...]
     generation: int | None
-    fresh: list[Item]
-    writer: int
-    first: int
+    fresh: list[Fresh]
     values: dict[str, tuple[object, Layout]]
     memo: ThreadMemo
     merged: Pack | None = None
@@ -69,12 +68,18 @@ class Placed:
     @property
     def reused(self) -> int:
         """How many items are referred to and not sent."""
-        return sum(span.count for span in self.row.spans) - len(self.fresh)
+        return sum(span.count for span in self.row.spans) - self.new
+
+    @property
+    def new(self) -> int:
+        """How many items are sent."""
+        return sum(len(fresh.items) for fresh in self.fresh)
 
     def withdraw(self) -> None:
         """It was not, and will not be, sent to a store: its addresses are free again. Call it in the reverse order."""
         with self.memo.lock:
-            self.memo.give_back(self.first, len(self.fresh))
+            for fresh in self.fresh:
+                self.memo.lanes.give_back(fresh)
 
 
 @dataclass(slots=True)
@@ -97,5 +102,5 @@ class PlacedWrites:
     rows: tuple[WriteRow, ...]
     generation: int | None
     memo: ThreadMemo
-    fresh: list[tuple[list[Item], int, int]] = field(default_factory=list)
-    """Per row: its new items, and the address of the first."""
+    fresh: list[Fresh | None] = field(default_factory=list)
+    """Per row: its new items, if it has any."""

@@ -14,13 +14,14 @@ A layout is a nested tuple, the same in memory and (with writers as small number
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
 from milepost.checksums import crc32
 from milepost.codec.items import Block, Delta, Inline, Item, Keyed, Many, One, Piece
+from milepost.codec.lanes import Fresh, Lane
 from milepost.codec.pack import words
 from milepost.errors import Corrupt
 from milepost.store import Span
@@ -45,20 +46,18 @@ class Placer:
     """Gives addresses to the items of one draft: known ones where the thread has them, new ones otherwise."""
 
     def __init__(
-        self, known: Mapping[bytes, Address], epoch: int | None, allocate: Callable[[int], tuple[int, int]]
+        self, known: Mapping[bytes, Address], epoch: int | None, allocate: Callable[[Lane, int], tuple[int, int]]
     ) -> None:
         self._known = known
         self._epoch = epoch
         self._allocate = allocate
         self._new: dict[bytes, Item] = {}
-        self.writer = 0
-        self.first = 0
-        self.fresh: list[Item] = []
-        """The items of the pack to be, in order."""
+        self.fresh: list[Fresh] = []
+        """The packs to be."""
 
-    def gather(self, pieces: Sequence[Piece]) -> None:
+    def gather(self, pieces: Iterable[tuple[Lane, Piece]]) -> None:
         """Find out which items are new and number them. Call once, before `layout`."""
-        for piece in pieces:
+        for lane, piece in pieces:
             for item in _items(piece, self._epoch):
                 if item.epoch is not None and item.epoch == self._epoch:
                     continue
@@ -70,11 +69,18 @@ class Placer:
                     item.epoch = None
                     if item.digest not in self._new:
                         self._new[item.digest] = item
-                        self.fresh.append(item)
-        if self.fresh:
-            self.writer, self.first = self._allocate(len(self.fresh))
-            for at, item in enumerate(self.fresh):
-                item.writer, item.number = self.writer, self.first + at
+                        self._fresh(lane).items.append(item)
+        for fresh in self.fresh:
+            fresh.writer, fresh.first = self._allocate(fresh.lane, len(fresh.items))
+            for at, item in enumerate(fresh.items):
+                item.writer, item.number = fresh.writer, fresh.first + at
+
+    def _fresh(self, lane: Lane) -> Fresh:
+        for fresh in self.fresh:  # few
+            if fresh.lane == lane:
+                return fresh
+        self.fresh.append(Fresh(lane, []))
+        return self.fresh[-1]
 
     def layout(self, piece: Piece, typed: int) -> Layout:
         """The layout of `piece`; `typed` is `TYPED` or 0."""
@@ -109,9 +115,13 @@ class Placer:
             block.placed += len(settled)
 
     def refers_elsewhere(self, spans: Sequence[Span]) -> bool:
-        """Whether any of `spans` lies outside the pack to be."""
-        end = self.first + len(self.fresh)
-        return any(writer != self.writer or first < self.first or first + count > end for writer, first, count in spans)
+        """Whether any of `spans` lies outside the packs to be."""
+        own = {fresh.writer: (fresh.first, fresh.first + len(fresh.items)) for fresh in self.fresh}
+        for writer, first, count in spans:
+            start, end = own.get(writer, (0, 0))
+            if first < start or first + count > end:
+                return True
+        return False
 
     def _settled(self, item: Item) -> Item:
         # An equal item of the same draft was numbered in its place.

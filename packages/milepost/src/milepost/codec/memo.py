@@ -5,7 +5,6 @@ Forgetting costs bytes, never correctness: whatever is not remembered is sent ag
 
 from __future__ import annotations
 
-import secrets
 import threading
 import time
 from collections import OrderedDict, deque
@@ -17,7 +16,8 @@ from typing import Generic, TypeVar
 from milepost.codec.coding import Coding
 from milepost.codec.envelope import Vault
 from milepost.codec.heard import Heard
-from milepost.codec.items import Item, Piece, digest_of_plain, watched, weight
+from milepost.codec.items import Piece, digest_of_plain, watched, weight
+from milepost.codec.lanes import Fresh, Lanes, is_apart
 from milepost.codec.layout import Address, Layout
 from milepost.codec.loose import Loose
 from milepost.codec.pack import open_pack
@@ -81,9 +81,7 @@ class ThreadMemo:
         self.accounted = 0
         """Of `size`, what `Memory` has counted."""
         self.used = 0.0
-        # A writer of its own, so that the items of a thread have numbers that follow each other.
-        self._writer = secrets.randbits(63)
-        self._next = 1
+        self.lanes = Lanes()
         self._family: object = None
         self.sizes: dict[tuple[str, str], int] = {}
         """(ns, channel) -> bytes of the value that was put last, where somebody wants to know."""
@@ -96,18 +94,9 @@ class ThreadMemo:
         self._raw_size = 0
         self._packs: set[tuple[int, int, int]] = set()
         """(writer, first, count) of the packs whose items are in `known`."""
-        self._loose = Loose() if merging else None
-
-    def allocate(self, count: int) -> tuple[int, int]:
-        """(writer, first) of `count` addresses that nobody else will ever get."""
-        first = self._next
-        self._next += count
-        return self._writer, first
-
-    def give_back(self, first: int, count: int) -> None:
-        """The addresses from `first` on were not sent anywhere: if they are the last ones, they may be given again."""
-        if self._next == first + count:
-            self._next = first
+        self._merging = merging
+        self._loose: dict[int, Loose] = {}
+        """By writer."""
 
     def at(self, epoch: int) -> None:
         """Addresses of another generation than `epoch` are worth nothing from now on."""
@@ -147,28 +136,32 @@ class ThreadMemo:
     def keep_heard(self, ns: str, id: str, heard: Heard) -> None:
         self.heard.keep(ns, id, heard)
 
-    def learn(self, items: Sequence[Item], writer: int, first: int) -> None:
-        """The store acknowledged `items` under these addresses."""
-        for at, item in enumerate(items):
+    def learn(self, fresh: Fresh) -> None:
+        """The store acknowledged these items under their addresses."""
+        writer, first, apart = fresh.writer, fresh.first, is_apart(fresh.lane)
+        for at, item in enumerate(fresh.items):
             item.epoch = None  # while it has half an address
             item.writer, item.number = writer, first + at
             item.epoch = self.epoch
-            self.known[item.digest] = (writer, first + at, item.sum)
-        self._packs.add((writer, first, len(items)))
-        self.size += _KNOWN_COST * len(items)
+            if not apart:
+                self.known[item.digest] = (writer, first + at, item.sum)
+        self._packs.add((writer, first, len(fresh.items)))
+        self.size += _KNOWN_COST * len(fresh.items)
 
     def due(self) -> Sequence[Pack]:
         """Small packs that are to be stored as one."""
-        if (loose := self._loose) is None:
-            return ()
-        before = loose.size
-        run = loose.due()
-        self.size += loose.size - before
-        return run
+        for loose in self._loose.values():
+            before = loose.size
+            run = loose.due()
+            self.size += loose.size - before
+            if run:
+                return run
+        return ()
 
     def stored(self, pack: Pack) -> None:
-        """The store acknowledged a pack of this writer."""
-        if (loose := self._loose) is not None:
+        """The store acknowledged a pack of one of these writers."""
+        if self._merging:
+            loose = self._loose.setdefault(pack.writer, Loose())
             before = loose.size
             loose.add(pack)
             self.size += loose.size - before
@@ -176,7 +169,7 @@ class ThreadMemo:
     def merged(self, run: Sequence[Pack], pack: Pack) -> None:
         """The store acknowledged `pack` in the place of `run`."""
         self._packs.add(pack[:3])
-        if (loose := self._loose) is not None:
+        if (loose := self._loose.get(pack.writer)) is not None:
             before = loose.size
             loose.done(run)
             self.size += loose.size - before
@@ -225,13 +218,12 @@ class ThreadMemo:
         self._raw.clear()
         self._raw_size = 0
         self._packs.clear()
-        if self._loose is not None:
-            self._loose.clear()
+        self._loose.clear()
         self._resize()
 
     def _resize(self) -> None:
         pieces = sum(size for _, size in self._pieces.values())
-        loose = 0 if self._loose is None else self._loose.size
+        loose = sum(loose.size for loose in self._loose.values())
         self.size = pieces + _KNOWN_COST * len(self.known) + self._raw_size + loose
 
 

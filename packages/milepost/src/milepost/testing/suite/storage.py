@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import pytest
@@ -19,6 +19,7 @@ from langchain_core.messages import (
 )
 from langgraph.checkpoint.serde.types import _DeltaSnapshot  # LangGraph has no public name for it
 
+from milepost.store import Span
 from milepost.testing.chain import Chain, at, checkpoint, id_of
 from milepost.testing.lab import Face, Lab
 from milepost.testing.same import assert_same
@@ -39,6 +40,13 @@ def sent(saver: Face) -> int:
     total = sum(event.bytes for event in saver.events if event.op == "put")
     saver.events.clear()
     return total
+
+
+async def _spans(lab: Lab) -> Sequence[Span]:
+    """Where the values of the thread's latest checkpoint lie."""
+    loaded = await lab.store_of(lab.saver).get("thread", "", None)
+    assert loaded is not None
+    return loaded.snapshots[0].row.spans
 
 
 class Once(Behaviours):
@@ -85,6 +93,39 @@ class Once(Behaviours):
         async for saver in lab.views():
             for id, count in (("0500", 500), ("1000", 1000)):
                 assert_same(messages[:count], (await saver.got(chain.at(id))).checkpoint["channel_values"]["messages"])
+
+    async def test_a_conversation_beside_another_value_lies_in_few_pieces(self, lab: Lab) -> None:
+        """What a header says about a list does not grow with it. Of an input, the write is stored before LangGraph gives it an
+        id; a node's answer has one."""
+        chain, messages = Chain(lab.saver), list[AnyMessage]()
+        for turn in range(80):
+            human = turn % 2 == 0
+            said = message(turn, 200)
+            said.id = None if human else said.id
+            path = f"~__pregel_pull, {'__start__' if human else 'model'}"
+            await chain.put({"m": list(messages), "text": TEXT * (20 + turn)})
+            await chain.writes(("m", [said]), task=f"task {turn}", path=path)
+            said.id = str(turn)
+            messages.append(said)
+        await chain.put({"m": list(messages), "text": "end"})
+        assert len(await _spans(lab)) <= 4
+        async for saver in lab.views():
+            assert_same(messages, (await saver.got(chain.latest)).checkpoint["channel_values"]["m"])
+            for item in await saver.list(chain.latest):
+                known = messages[: int(item.checkpoint["id"]) - 1]
+                assert_same(known, item.checkpoint["channel_values"]["m"])
+
+    async def test_what_nodes_beside_each_other_write_lies_in_few_pieces(self, lab: Lab) -> None:
+        chain, lists = Chain(lab.saver), dict[str, list[AnyMessage]]({"a": [], "b": []})
+        for turn in range(30):
+            await chain.put({name: list(known) for name, known in lists.items()})
+            for number, (name, known) in enumerate(lists.items()):
+                known.append(message(2 * turn + number, 200))
+                await chain.writes((name, known[-1:]), task=f"{name} {turn}", path=f"~__pregel_pull, {name}")
+        await chain.put(lists)
+        assert len(await _spans(lab)) == 2
+        async for saver in lab.views():
+            assert_same(lists, (await saver.got(chain.latest)).checkpoint["channel_values"])
 
     @pytest.mark.parametrize("size", [1, 63, 64, 65, 127, 128, 129, 300])
     async def test_a_list_of_any_length(self, lab: Lab, size: int) -> None:
