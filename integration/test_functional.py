@@ -7,11 +7,16 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from driving import AnyGraph, Durability, Flavour, thread
+from driving import AnyGraph, Durability, Flavour, graph_of, thread
+from langchain_core.messages import AIMessage
+from langchain_core.tools import tool
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.func import entrypoint, task
+from langgraph.graph import START, MessagesState
+from langgraph.prebuilt import ToolNode
 from langgraph.types import Command, interrupt
 from milepost.saver import Saver
+from milepost.tools import Ledger, unsafe
 
 ONE = thread("one")
 
@@ -84,3 +89,57 @@ async def test_a_failed_entrypoint_is_repeated_without_its_finished_tasks(
         await flavour.invoke(workflow, "abc", ONE, durability=durability)
     assert await flavour.invoke(workflow, None, ONE, durability=durability) == "ABC"
     assert calls == {"a": 1, "b": 2, "c": 1}
+
+
+async def test_a_tool_call_in_a_task_is_recorded_once_its_checkpoint_is_stored(
+    saver: Saver, flavour: Flavour, durability: Durability
+) -> None:
+    """Of a task, LangGraph names the checkpoint of the entrypoint around it as if it were in a namespace of the task's."""
+    if durability == "exit":
+        pytest.skip("nothing is recorded there: NotDurable")
+    seen: list[str] = []
+
+    @tool
+    def charge(order: str) -> str:
+        """Charge a card."""
+        seen.append(order)
+        return f"charged {order}"
+
+    ledger = Ledger(saver, {"charge": unsafe}, barrier_timeout=10)
+    node = ToolNode([charge], wrap_tool_call=ledger.wrap_tool_call, awrap_tool_call=ledger.awrap_tool_call)
+    asks = AIMessage(
+        "", id="asks", tool_calls=[{"name": "charge", "args": {"order": "1"}, "id": "c", "type": "tool_call"}]
+    )
+    tools = graph_of(MessagesState).add_node("tools", node).add_edge(START, "tools").compile()
+
+    if flavour.name == "async":
+
+        @task
+        async def inner() -> Any:
+            return (await tools.ainvoke({"messages": [asks]}))["messages"][-1].content
+
+        @task
+        async def outer() -> Any:
+            return await inner()
+
+        @entrypoint(checkpointer=saver)
+        async def work(_: int) -> Any:
+            return await outer()
+
+    else:
+
+        @task
+        def inner() -> Any:
+            return tools.invoke({"messages": [asks]})["messages"][-1].content
+
+        @task
+        def outer() -> Any:
+            return inner().result()
+
+        @entrypoint(checkpointer=saver)
+        def work(_: int) -> Any:
+            return outer().result()
+
+    for _ in range(2):
+        assert await flavour.invoke(work, 1, thread("one"), durability=durability) == "charged 1"
+    assert seen == ["1"]

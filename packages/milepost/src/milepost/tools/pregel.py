@@ -85,8 +85,15 @@ def started_here() -> Checkpoints:
 
 
 def innermost_first(started_from: Mapping[str, str]) -> Checkpoints:
-    """`Task.started_from`, for a `CallRequest`."""
-    return tuple(started_from.items())[::-1]
+    """`Task.started_from`, for a `CallRequest`.
+
+    A functional task counts as a graph around what it calls, of which LangGraph names the checkpoint of the graph that it is a
+    task of: that checkpoint is in the namespace of the outermost of those that have it.
+    """
+    outermost: dict[str, str] = {}
+    for ns, id in started_from.items():
+        outermost.setdefault(id, ns)
+    return tuple((ns, id) for id, ns in outermost.items())[::-1]
 
 
 def _here() -> Mapping[str, Any]:
