@@ -16,7 +16,7 @@ from milepost.codec.calls import (
     match_of,
 )
 from milepost.errors import InvalidConfig, LeaseLost, Unavailable
-from milepost.ledger.basis import FIRST_LOOK, LAST_LOOK, Basis, Plan, facts, told
+from milepost.ledger.basis import FIRST_LOOK, LAST_LOOK, Basis, Plan, Question, facts, told
 from milepost.ledger.call import Call, Replay, Run
 from milepost.ledger.errors import (
     BarrierTimeout,
@@ -26,14 +26,14 @@ from milepost.ledger.errors import (
     NotDurable,
     OrphanFound,
     PayloadMismatch,
-    pause_id,
 )
 from milepost.ledger.hands import Hands
 from milepost.ledger.plain import is_for, taken
-from milepost.ledger.policy import ToolPolicy
+from milepost.ledger.policy import ToolPolicy, Verdict
 from milepost.ledger.record import CallRecord
 from milepost.ledger.request import (
     CallRequest,
+    OnOrphan,
 )
 from milepost.store import Query
 
@@ -58,8 +58,6 @@ class Arrival(Basis):
             return await self._enter(hands, self.plan(request))
 
     async def _enter(self, hands: Hands, plan: Plan) -> Run | Replay:
-        if plan.request.answer is None and (given := self.answer_here(pause_id(plan.home, plan.key))) is not None:
-            plan.request = replace(plan.request, answer=given[0], answered_by=given[1])
         if not plan.request.durable and plan.info.own is None:
             raise NotDurable(
                 f"{plan.info.tool!r} changes the world, and this run stores nothing before its end (durability "
@@ -207,13 +205,16 @@ class Arrival(Basis):
         if record.state == "compensation_failed":
             why = "it could not be undone"
             way += f", or say that it was undone by hand, Ledger.resolve({record.key!r}, applied(), …)"
-        return self.pause(CompensationPending, plan, record, why, (), f"{way}; then run the thread again.")
+        return self.pause(Question(CompensationPending, plan, record, ()), why, f"{way}; then run the thread again.")
 
     async def _mismatch(
         self, hands: Hands, store: CallStore, plan: Plan, row: CallRow, record: CallRecord, now: float
     ) -> CallChange | None:
         """The key is recorded for other arguments: only a person can say that it is the call at hand all the same."""
-        verdict = "unknown" if plan.request.answer is None else plan.request.answer.kind
+        choices = {"succeeded": ("adopt",), "suspended": ("run",)}.get(row.state, ("applied", "not_applied"))
+        question = Question(PayloadMismatch, plan, record, choices)
+        given = self.given(plan, question)
+        verdict = "applied" if plan.taken == row.key else "unknown" if given is None else given[0].kind
         bound = replace(
             record.info, tool=plan.info.tool, arguments=plan.info.arguments, fingerprint=plan.info.fingerprint
         )
@@ -225,11 +226,13 @@ class Arrival(Basis):
         if row.state == "started" and row.until <= now:
             await self.expired(store, row, plan.fence)
             return None
-        if verdict != "unknown" and row.state == "started":
+        if given is not None and row.state == "started":
             await self.wait(hands, plan, record, row.until - now)
             return None
-        if verdict != "unknown" and row.state == "in_doubt":
-            await self._answered(hands, store, plan, row, record, now)
+        if given is not None and row.state == "in_doubt":
+            if verdict == "applied":
+                plan.taken = row.key
+            await self._answered(hands, store, plan, row, record, given, now)
             return None
         if verdict == "applied" and row.state == "succeeded":
             call = self.book.seal_info(plan.home, row.key, bound)
@@ -238,28 +241,31 @@ class Arrival(Basis):
             return None
         if verdict == "not_applied" and row.state == "suspended":
             return self._again(plan, row, info=bound, note=note)
-        choices = {"succeeded": ("adopt",), "suspended": ("run",)}.get(row.state, ("applied", "not_applied"))
         raise self.pause(
-            PayloadMismatch,
-            plan,
-            record,
+            question,
             f"the key is recorded for a call of {record.tool!r} with other arguments",
-            choices,
             found=record.info.fingerprint,
             expected=plan.info.fingerprint,
         )
 
     async def _answered(
-        self, hands: Hands, store: CallStore, plan: Plan, row: CallRow, record: CallRecord, now: float
+        self,
+        hands: Hands,
+        store: CallStore,
+        plan: Plan,
+        row: CallRow,
+        record: CallRecord,
+        given: tuple[Verdict, str],
+        now: float,
     ) -> None:
         """Record the verdict that the run was resumed with, once nobody can act any more whom it could prove wrong."""
-        answer = plan.request.answer
-        assert answer is not None
+        answer, by = given
         quiet = row.until + record.info.max_duration + self.settings.skew
         if answer.kind == "not_applied" and now < quiet and not record.told:
             await self.wait(hands, plan, record, quiet - now)
             return
-        await self.judge(store, row, answer, plan.request.answered_by or "a person", plan.fence)
+        await self.judge(store, row, answer, by, plan.fence)
+        plan.request = replace(plan.request, answer=None)
 
     def _again(self, plan: Plan, row: CallRow, info: CallInfo | None = None, **how: Any) -> CallChange:
         """A claim of a call that has a record, as a call of `info`."""
@@ -276,7 +282,7 @@ class Arrival(Basis):
         self, hands: Hands, store: CallStore, plan: Plan, row: CallRow, record: CallRecord, now: float
     ) -> Replay | CallChange | None:
         """An outcome that is not known: wait until nobody can act any more, then retry, reconcile, or ask a person."""
-        request, policy, found = plan.request, plan.policy, ""
+        policy, found = plan.policy, ""
         if policy.kind == "transactional" and not record.told:
             # What was not committed with its record did not happen; whoever still tries fails at the record.
             return self._again(plan, row, attempt=row.attempt + 1, outcome={}, note="not committed")
@@ -286,8 +292,9 @@ class Arrival(Basis):
                 await self.wait(hands, plan, record, quiet - now)
                 return None
             return self._again(plan, row, attempt=row.attempt + 1, outcome={}, note="retried with the same key")
-        if request.answer is not None and request.answer.kind != "unknown":
-            await self._answered(hands, store, plan, row, record, now)
+        question = Question(CallInDoubt, plan, record)
+        if (given := self.given(plan, question)) is not None:
+            await self._answered(hands, store, plan, row, record, given, now)
             return None
         if policy.reconcile is not None:
             if now < quiet:
@@ -299,7 +306,7 @@ class Arrival(Basis):
                 return None
             found = verdict.note
         known = "; ".join(part for part in (record.reason, found) if part)
-        raise self.pause(CallInDoubt, plan, record, f"nobody knows whether it took place ({known})")
+        raise self.pause(question, f"nobody knows whether it took place ({known})")
 
     # Orphans.
 
@@ -309,37 +316,50 @@ class Arrival(Basis):
         request, book = plan.request, self.book
         how = request.orphans or self.settings.on_orphan
         known: list[str] = []
+        orphans: list[CallRow] = []
         for row in sorted(kin, key=lambda row: (row.started, row.key)):
             # What did not take place, or was undone, is nobody's effect.
             info = book.info(row)
-            # A record that another call of the same message has adopted is that call's.
-            told_again = info.message != request.message and any(ids in request.failed for ids in info.asked_by)
-            again = row.state == "in_doubt" and told_again
-            if row.state in OF_NO_EFFECT or how == "run" or (self._explained(info, request) and not again):
+            explained = self._explained(info, request) and not self._told_again(row, info, request)
+            if row.state in OF_NO_EFFECT or how == "run" or explained:
                 known.append(row.key)
-                continue
-            record = book.open(row)
-            if request.answer is not None and request.answer.kind != "unknown":
-                adopts = request.answer.kind == "applied"
-            elif how == "auto" and plan.policy.retries:
-                adopts = True
             else:
-                raise self.pause(
-                    OrphanFound,
-                    plan,
-                    record,
-                    "an equal call was answered with an error, and nobody knows whether it took place: is this that call"
-                    if again
-                    else "an equal call is recorded whose message is not in the state any more: is this that call",
-                    choices=("adopt", "run"),
-                    orphan=record.key,
-                )
-            if not adopts:
-                known.append(row.key)
-                continue
-            await self._adopt(store, plan, row, info)
+                orphans.append(row)
+        if orphans and self._adopts(plan, orphans, how):
+            await self._adopt(store, plan, orphans[0], book.info(orphans[0]))
             return
-        plan.beside = (*plan.beside, *known)
+        plan.beside = (*plan.beside, *known, *(row.key for row in orphans))
+
+    def _adopts(self, plan: Plan, orphans: Sequence[CallRow], how: OnOrphan) -> bool:
+        """Whether the first of these records is of the call at hand. Asks a person where that is not for the class of the tool to
+        say; the answer that it is not is about all of them."""
+        book, request = self.book, plan.request
+        first, *others = (book.open(row) for row in orphans)
+        question = Question(OrphanFound, plan, first, ("adopt", "run"), tuple(others))
+        given = self.given(plan, question)
+        if given is not None:
+            plan.request = replace(request, answer=None)
+            return given[0].kind == "applied"
+        if how == "auto" and plan.policy.retries:
+            return True
+        again = self._told_again(orphans[0], first.info, request)
+        raise self.pause(
+            question,
+            "an equal call was answered with an error, and nobody knows whether it took place: is this that call"
+            if again
+            else "an equal call is recorded whose message is not in the state any more: is this that call",
+            orphan=first.key,
+        )
+
+    @staticmethod
+    def _told_again(row: CallRow, info: CallInfo, request: CallRequest) -> bool:
+        """Whether nobody knows what became of a call that was answered with an error, and the model was told to try again."""
+        # A record that another call of the same message has adopted is that call's.
+        return (
+            row.state == "in_doubt"
+            and info.message != request.message
+            and any(ids in request.failed for ids in info.asked_by)
+        )
 
     @staticmethod
     def _explained(info: CallInfo, request: CallRequest) -> bool:
@@ -394,12 +414,10 @@ class Arrival(Basis):
                         break
                     if left <= 0:
                         raise self.pause(
-                            BarrierTimeout,
-                            plan,
-                            None,
+                            Question(BarrierTimeout, plan, None, ()),
                             f"checkpoint {key[2]!r}, from which its task started, was not stored within "
-                            f"{self.settings.barrier_timeout:g} s, so nothing durable asks for it",
-                            choices=(),
+                            f"{self.settings.barrier_timeout:g} s, so nothing durable asks for it"
+                            + (_UNSTORED if key[1] else ""),
                             missing=key,
                         )
                     pause = min(look, left)
@@ -409,6 +427,9 @@ class Arrival(Basis):
                 boundary.forget(key, done)
 
 
+_UNSTORED: Final = (
+    " (a subgraph that is compiled with checkpointer=False stores none, ever: its tools cannot be recorded)"
+)
 _NOWHERE: Final = ("", "")
 """In the place of checkpoints of which nobody knows which they are."""
 

@@ -6,7 +6,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, cast
@@ -95,6 +95,26 @@ class Plan:
     fence: int | None = None
     beside: tuple[str, ...] = ()
     waited: float = field(default=0.0)
+    taken: str = ""
+    """The key of a record of other arguments of which a person has said that it is of this call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked about a call, of which `record` was found, and `others`. About the next attempt it is another question."""
+
+    kind: type[CallPaused]
+    plan: Plan
+    record: CallRecord | None
+    choices: tuple[str, ...] = ("applied", "not_applied")
+    others: tuple[CallRecord, ...] = ()
+
+    @property
+    def id(self) -> str:
+        about = [self.kind.__name__]
+        for record in (*(() if self.record is None else (self.record,)), *self.others):
+            about += (record.key, str(record.generation), str(record.attempt), record.state)
+        return pause_id(self.plan.home, self.plan.key, "\0".join(about))
 
 
 class Basis:
@@ -106,8 +126,9 @@ class Basis:
         self.boundary = boundary
         self.monotonic = settings.monotonic
         self.renew()
-        self.answer_here: Callable[[str], tuple[Verdict, str] | None] = lambda _id: None
-        """The id of a pause -> the verdict that the run at hand was resumed with, and by whom. For adapters to set."""
+        self.answer_here: Callable[[str, Sequence[str]], tuple[Verdict, str] | None] = lambda _id, _choices: None
+        """The id of a pause, what may be answered -> the verdict that the run at hand was resumed with, and by whom. For
+        adapters to set."""
         self.started_here: Callable[[], Checkpoints] = tuple
         """What `CallRequest.checkpoints` is of the task that this is called in. For adapters to set."""
         boundary.accompany(self)
@@ -278,6 +299,15 @@ class Basis:
             with self._lock:
                 self._kept.pop(key, None)
 
+    def given(self, plan: Plan, question: Question) -> tuple[Verdict, str] | None:
+        """The verdict that the run was resumed with, if it answers this question, and by whom."""
+        request = plan.request
+        if request.answer is None:
+            given = self.answer_here(question.id, question.choices)
+        else:
+            given = None if request.answer_to not in ("", question.id) else (request.answer, request.answered_by)
+        return None if given is None or given[0].kind == "unknown" else (given[0], given[1] or "a person")
+
     # Stopping.
 
     @contextmanager
@@ -303,21 +333,13 @@ class Basis:
             **facts(plan),
         )
 
-    def pause(
-        self,
-        kind: type[CallPaused],
-        plan: Plan,
-        record: CallRecord | None,
-        why: str,
-        choices: tuple[str, ...] = ("applied", "not_applied"),
-        way: str = "",
-        **more: Any,
-    ) -> CallPaused:
-        """A pause at the call of `plan`, of which `record` was found. `way`: what to do, where that is no answer."""
-        id, key = pause_id(plan.home, plan.key), plan.key if record is None else record.key
+    def pause(self, question: Question, why: str, way: str = "", **more: Any) -> CallPaused:
+        """A pause that asks `question`. `way`: what to do, where that is no answer."""
+        plan, record, choices, id = question.plan, question.record, question.choices, question.id
+        key = plan.key if record is None else record.key
         step = f"the step {plan.info.step!r} of " if plan.info.step else ""
         payload = {
-            "kind": kind.__name__,
+            "kind": question.kind.__name__,
             "tool": plan.info.tool,
             "step": plan.info.step or None,
             "arguments": plan.info.arguments,
@@ -330,7 +352,7 @@ class Basis:
             "why": why,
             "choices": list(choices),
         }
-        return kind(
+        return question.kind(
             f"{step}the call of {plan.info.tool!r} in thread {plan.request.thread!r} waits"
             f"{' for a person' if choices else ''}: {why}. {way or _way(id, key, choices)}",
             **facts(plan),

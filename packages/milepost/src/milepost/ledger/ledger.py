@@ -417,11 +417,13 @@ class Ledger:
             return await self._rollbacks.run(hands, thread, checkpoint, accept_irreversible=accept_irreversible, by=by)
 
     def resolve(
-        self, key: str, verdict: Verdict, *, by: str, note: str = "", thread_id: str | None = None
+        self, key: str | CallRecord, verdict: Verdict, *, by: str, note: str = "", thread_id: str | None = None
     ) -> CallRecord:
         """Say what became of a call that is in doubt: ``applied(result)`` or ``not_applied()``.
 
-        `key` is `CallRecord.key`. Without `thread_id` it is looked for among keys of global scope, then among the
+        `key` is a `CallRecord`, or its `CallRecord.key`. Of a record, the verdict is about the attempt that it shows: if the
+        call was performed again since, this raises `Conflict`. Of a key, it is about whichever is the last one. Without
+        `thread_id` a key is looked for among keys of global scope, then among the
         unsettled calls of all threads, and only then among all calls of all threads, which takes its time. Raises
         `InvalidConfig` when there is no such call, or one in several threads, and `Conflict` when there is nothing to
         decide: it is settled, its owner's lease has not ended, or, for `not_applied`, a worker that crashed might still
@@ -430,7 +432,7 @@ class Ledger:
         return run(self._upkeep.resolve(self.core.blocking(), key, verdict, by=by, note=note, thread=thread_id))
 
     async def aresolve(
-        self, key: str, verdict: Verdict, *, by: str, note: str = "", thread_id: str | None = None
+        self, key: str | CallRecord, verdict: Verdict, *, by: str, note: str = "", thread_id: str | None = None
     ) -> CallRecord:
         """`resolve`, async."""
         hands = self.core.asynchronous()

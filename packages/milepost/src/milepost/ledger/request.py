@@ -62,7 +62,9 @@ class CallRequest:
     policy: ToolPolicy | None = None
     """Instead of what the ledger's table says of the tool."""
     answer: Verdict | None = None
-    """The run was resumed with this verdict under the id of the call's pause."""
+    """The run was resumed with this verdict under the id of the call's pause. It settles one question."""
+    answer_to: str = ""
+    """The id of the pause that `answer` was given to: it is none to another. Empty: it is for the first one."""
     answered_by: str = ""
     """Who gave `answer`."""
     plain: str = ""

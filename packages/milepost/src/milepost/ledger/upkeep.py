@@ -116,9 +116,11 @@ class Upkeep:
         return frozenset(parents.keys() - line)
 
     async def resolve(
-        self, hands: Hands, key: str, verdict: Verdict, *, by: str, note: str, thread: str | None
+        self, hands: Hands, call: str | CallRecord, verdict: Verdict, *, by: str, note: str, thread: str | None
     ) -> CallRecord:
         """See `milepost.ledger.Ledger.resolve`."""
+        seen = None if isinstance(call, str) else call
+        key, thread = (call, thread) if isinstance(call, str) else (call.key, call.thread)
         given: object = verdict
         if not isinstance(given, Verdict):
             raise InvalidConfig(
@@ -130,6 +132,12 @@ class Upkeep:
             raise InvalidConfig("say who decided: by=…", what="by", value=repr(by)[:200])
         for _ in range(_TRIES):
             row = await self._find(hands, key, thread)
+            if seen is not None and (row.generation, row.attempt) != (seen.generation, seen.attempt):
+                raise Conflict(
+                    f"the call {key!r} was performed again since attempt {seen.attempt}, which the verdict is about: it is "
+                    f"attempt {row.attempt} now, and {row.state.replace('_', ' ')}",
+                    thread=row.thread,
+                )
             answer = await self._decide(hands, row, verdict, by, note)
             if answer.done and answer.row is not None:
                 return self.core.book.open(answer.row)

@@ -90,7 +90,7 @@ class Worker:
             return self.ledger.orphans(thread, branch)
         return await self.ledger.aorphans(thread, branch)
 
-    async def resolve(self, key: str, verdict: Verdict, **how: Any) -> CallRecord:
+    async def resolve(self, key: str | CallRecord, verdict: Verdict, **how: Any) -> CallRecord:
         how = {"by": "operator", **how}
         if self._blocking:
             return self.ledger.resolve(key, verdict, **how)

@@ -6,7 +6,7 @@ import hashlib
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -386,14 +386,14 @@ class _Attempt:
         )
 
 
-def _answer_here(id: str) -> tuple[Verdict, str] | None:
+def _answer_here(id: str, choices: Sequence[str]) -> tuple[Verdict, str] | None:
     """The verdict that the run at hand was resumed with under the id of a pause."""
     answer = answers_here().get(id)
-    return None if answer is None else verdict_of(answer)
+    return None if answer is None else verdict_of(answer, choices)
 
 
-def verdict_of(answer: Any) -> tuple[Verdict, str]:
-    """The verdict that a resume map gives, and by whom.
+def verdict_of(answer: Any, choices: Sequence[str] = ("applied", "not_applied", "adopt", "run")) -> tuple[Verdict, str]:
+    """The verdict that a resume map gives, and by whom. `choices` are those of the pause, as text.
 
     A `Verdict`, one of the choices of the pause as text, or for callers that speak JSON
     ``{"verdict": "applied", "result": …, "note": …, "by": …}``. Raises `InvalidConfig` for anything else.
@@ -402,7 +402,14 @@ def verdict_of(answer: Any) -> tuple[Verdict, str]:
         return answer, ""
     given: Mapping[str, Any] = answer if isinstance(answer, Mapping) else {"verdict": answer}
     note, by = str(given.get("note", "")), str(given.get("by", ""))
-    match given.get("verdict"):
+    verdict = given.get("verdict")
+    if verdict in ("adopt", "run") and verdict not in choices:
+        raise InvalidConfig(
+            f"the answer {verdict!r} is none of {', '.join(map(repr, choices))}, which the call was asked about",
+            what="answer",
+            value=repr(answer)[:200],
+        )
+    match verdict:
         case "applied" | "adopt":
             return applied(given.get("result"), note=note), by
         case "not_applied" | "run":

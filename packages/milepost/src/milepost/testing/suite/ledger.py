@@ -296,6 +296,42 @@ class CallsInDoubt(Behaviours):
         assert [entry.by for entry in (await worker.calls())[0].trail][-1] == "anna"
 
     @needs("ledger")
+    async def test_a_verdict_is_about_one_attempt(self, lab: Lab) -> None:
+        """Whoever sends it twice, or at once from two places, has not judged the attempt that it led to."""
+        worker = Worker(lab)
+        with pytest.raises(CallInDoubt) as first:
+            await worker.do(wants(), TimeoutError())
+        (seen,) = await worker.pending()
+        answered = wants(answer=not_applied(), answered_by="anna", answer_to=first.value.id)
+        with pytest.raises(CallInDoubt) as second:
+            await worker.do(answered, TimeoutError())
+        assert first.value.id != second.value.id
+        assert [first.value.payload["attempt"], second.value.payload["attempt"]] == [0, 1]
+        with pytest.raises(CallInDoubt) as again:
+            await worker.do(answered, "not asked about")
+        assert again.value.id == second.value.id
+        with pytest.raises(Conflict, match="performed again since attempt 0"):
+            await worker.resolve(seen, not_applied())
+        assert [attempt for _, attempt in worker.performed] == [0, 1]
+        assert await worker.do(replace(answered, answer_to=second.value.id), "now") == "now"
+
+    @needs("ledger")
+    async def test_a_verdict_settles_one_question(self, lab: Lab) -> None:
+        """Also one that does not say to which it is the answer."""
+        lost = await Worker(lab, lease=0, tools={"charge": quick(unsafe)}).run(wants(human="h1"))
+        worker = Worker(lab, tools={"charge": quick(unsafe)})
+        told = wants(message="m2", call="c2", human="h1")
+        with pytest.raises(OrphanFound) as orphan:
+            await worker.do(told)
+        assert orphan.value.orphan == lost.record_key
+        # That it is this call does not say what became of it.
+        with pytest.raises(CallInDoubt) as doubt:
+            await worker.do(replace(told, answer=applied()))
+        assert orphan.value.id != doubt.value.id
+        assert worker.performed == []
+        assert await worker.do(replace(told, answer=applied("paid"))) == "paid"
+
+    @needs("ledger")
     @pytest.mark.parametrize("make", [idempotent, lambda **more: keyed(window="24h", **more)])
     async def test_a_key_is_authority(self, lab: Lab, make: Any) -> None:
         tools = {"charge": quick(make)}
