@@ -87,6 +87,23 @@ def test_together(bank: Bank) -> None:
     assert [record.state for record in ledger.calls("t")] == ["succeeded"]
 
 
+def test_what_is_settled_is_not_checked_before_its_transaction_ends(bank: Bank) -> None:
+    """It would wait for itself."""
+    ledger = bank.ledger()
+
+    def pay() -> str:
+        connection = bank.connect()
+        connection.execute(f"INSERT INTO {bank.table} VALUES (5)".encode())
+        current_call().settle_with(connection, "paid")
+        with pytest.raises(InvalidConfig, match="still open"):
+            current_call().check()
+        connection.commit()
+        return "paid"
+
+    assert ledger.perform(REQUEST, pay).result == "paid"
+    assert bank.count() == 1
+
+
 def test_not_at_all(bank: Bank) -> None:
     ledger = bank.ledger()
     with pytest.raises(RuntimeError):

@@ -51,6 +51,13 @@ class Core(Arrival):
             return
         if call.over:
             raise call.superseded()
+        backend = self.saver.operations.shared.backend
+        if call.pledge and isinstance(backend, Joins) and backend.joined(call.joined):
+            raise InvalidConfig(
+                f"{call.tool!r} has settled its call with a transaction that is still open, which this would wait for: check "
+                "before that, or after the transaction",
+                what="check",
+            )
         store = await self.store(hands)
         asked = self.monotonic()
         change = self.book.renewal(call.record_key, call.mark, self.settings.lease)
