@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import milepost
 import pytest
 from driving import Flavour, Graph, graph_of, thread
+from langchain_core.runnables import RunnableConfig
 from langgraph.channels import DeltaChannel
 from langgraph.graph import END, START
 from langgraph.types import Command, interrupt
@@ -43,7 +44,7 @@ class Renamed(TypedDict, total=False):
     e: Annotated[list[str], DeltaChannel(_extend, snapshot_frequency=50)]
 
 
-def _graph(saver: Saver, state: Any, key: str = "d") -> Graph:
+def _graph(saver: Saver | None, state: Any, key: str = "d") -> Graph:
     """It waits in its second node."""
     delta = key in state.__annotations__
 
@@ -390,3 +391,35 @@ async def test_compaction_does_not_upgrade_twice(flavour: Flavour) -> None:
             assert report.outcome == "changed", report
         found = (await flavour.state(graph, ONE)).values
         assert found == {"k": "K", "d": done[-3:]}
+
+
+def _around(saver: Saver, name: str) -> Graph:
+    """It calls one that waits, in a node of this name, unless it is told to pass over it."""
+    builder = graph_of(Lines)
+    builder.add_node(name, _graph(None, Lines))
+    builder.add_conditional_edges(START, lambda state: END if state["k"] == "pass" else name, [name, END])
+    builder.add_edge(name, END)
+    return builder.compile(checkpointer=saver)
+
+
+@pytest.mark.parametrize("later", [False, True])
+async def test_a_subgraph_of_a_renamed_node_is_answered_where_it_waits(
+    saver: Saver, flavour: Flavour, later: bool
+) -> None:
+    """Also at a checkpoint that the thread has gone on from. The id of its question is the one of now, wherever it is read."""
+    before = Saver(saver.backend, schema=_schema(Lines, 1))
+    graph = _around(before, "child")
+    await flavour.invoke(graph, {"k": "ask", "d": ["in"]}, ONE)
+    if later:
+        await flavour.invoke(graph, {"k": "pass"}, ONE)
+    after = _after(saver, _schema(Lines, 2, ms.rename_node("child", "kid")))
+    graph = _around(after, "kid")
+    (waits,) = [one for one in await flavour.history(graph, ONE) if one.interrupts]
+    place: RunnableConfig = {
+        "configurable": {key: waits.config["configurable"][key] for key in ("thread_id", "checkpoint_id")}
+    }
+    (question,) = waits.interrupts
+    assert [one.id for one in (await flavour.state(graph, place)).interrupts] == [question.id]
+    assert after.question_ids(place)[question.id] == question.id
+    done = await flavour.invoke(graph, Command(resume={question.id: "x"}), place)
+    assert done["d"] == ["in", "in", "a", "x", "z"]

@@ -97,7 +97,7 @@ class Reading:
         if spaces is None or not place.ns:
             return place.ns
         if again:
-            spaces.forget_one(place.thread, place.ns)
+            await spaces.look_again(store, place.thread, place.ns)
 
         async def read(ns: str) -> Image | None:
             found = await self._read(side, Place(place.thread, ns, (above or {}).get(ns)), above)
@@ -120,9 +120,15 @@ class Reading:
             found = found._replace(config=place.config(Named(place.id)))
         if run is not None:
             run.has(found.checkpoint["id"])
+        return await self._asked(side, found, image, above)
+
+    async def _asked(
+        self, side: Side, found: CheckpointTuple, image: Image | None, above: Mapping[str, str] | None = None
+    ) -> CheckpointTuple:
+        """What is read, whose questions have the ids of now."""
         if self.upgrader is None or image is None:
             return found
-        ids = await self.upgrader.question_ids(image, self._below(side, image.thread, above))
+        ids = await self.upgrader.question_ids(image, self._below(side, image, above))
         if not ids:
             return found
         writes = [
@@ -141,11 +147,14 @@ class Reading:
         }
         if self.upgrader is None or read[1] is None:
             return ids
-        return ids | await self.upgrader.every_question_id(read[1], self._below(side, place.thread))
+        return ids | await self.upgrader.every_question_id(read[1], self._below(side, read[1]))
 
-    def _below(self, side: Side, thread: str, above: Mapping[str, str] | None = None) -> Below:
+    def _below(self, side: Side, image: Image, above: Mapping[str, str] | None = None) -> Below:
+        """What subgraphs that were called from `image` have."""
+        calling = {**(above or {}), image.ns: image.checkpoint["id"]}
+
         async def below(ns: str) -> Image | None:
-            found = await self._read(side, Place(thread, ns, None), above)
+            found = await self._read(side, Place(image.thread, ns, None), calling)
             return None if found is None else found[1]
 
         return below
@@ -237,7 +246,8 @@ class Reading:
             snapshot = loaded.snapshots[0]
             shelf = self.codec.shelf(snapshot.thread, loaded.packs.get(snapshot.thread, ()))
             past = await self._past(store, snapshot, ns)
-        return self._tuple(snapshot, shelf, ns, past)[0]
+        found, _, image = self._tuple(snapshot, shelf, ns, past)
+        return await self._asked(side, found, image)
 
     async def _past(self, store: Store, snapshot: Snapshot, ns: str) -> Mapping[str, Any]:
         """See `milepost.rebuilding.Rebuilding.past`; `ns` is the namespace of now."""
@@ -341,7 +351,7 @@ class Reading:
                         found.append(item)
                 return found
 
-            if self.upgrader is not None and self.upgrader.frees:
+            if self.upgrader is not None and (self.upgrader.frees or self.shared.spaces is not None):
                 found = await read()
             else:  # nothing is awaited, and the collector would go through each checkpoint several times
                 with unhurried(sum(span.count for snapshot in loaded.snapshots for span in snapshot.row.spans)):

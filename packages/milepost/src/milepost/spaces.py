@@ -71,6 +71,13 @@ class Spaces:
         """Where `ns` is kept may be elsewhere now: the thread has changed as a whole."""
         self._known.pop((thread, ns), None)
 
+    async def look_again(self, store: Store, thread: str, ns: str) -> None:
+        """`forget_one`, unless it is kept under a former name and is there still: as long as it is, that one counts. Who asks
+        now may not know the call that it was found by."""
+        found = self._known.get((thread, ns))
+        if found is None or found.space == ns or await store.get(thread, found.space, None) is None:
+            self.forget_one(thread, ns)
+
     def forget(self, thread: str) -> None:
         """The thread is gone."""
         for place in [place for place in tuple(self._known) if place[0] == thread]:
