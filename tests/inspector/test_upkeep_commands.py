@@ -166,3 +166,10 @@ def test_a_thread_that_is_not_there_is_not_maintained(capsys: pytest.CaptureFixt
 def test_archives_are_not_loaded_into_memory(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["import", "some.archive", "--url", "memory:"]) == 2
     assert "a memory store" in capsys.readouterr().err
+
+
+def test_a_factory_of_compactors_is_no_compactor(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["maintain", "--compact", "milepost.compaction:trim_messages", "--quiet", "0s"]) == 2
+    error = capsys.readouterr().err
+    assert "trim_messages, which cannot be called with a state and a context" in error
+    assert error.count("\n") == 1
