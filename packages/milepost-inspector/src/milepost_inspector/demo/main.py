@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, Self
 from urllib.parse import quote
 
+import milepost
 from milepost.testing import servers
 from rich.console import Console
 from rich.table import Table
@@ -31,8 +32,13 @@ def run(options: argparse.Namespace, console: Console) -> int:
     if options.records > available:
         raise UsageError(f"--records {options.records}: there are only {available} records")
     folder: Path = options.dir
-    _prepare(folder, keep=options.keep)
+    _check(folder, keep=options.keep)
     with _store(options.url or _url(folder / "state")) as url:
+        if options.url:
+            # What earlier runs left goes only when this one can begin.
+            with milepost.connect(url) as saver:
+                conductor.check(saver, url, ledger=True)
+        _prepare(folder, keep=options.keep)
         return _demonstrate(options, url, console)
 
 
@@ -123,14 +129,17 @@ def _url(store: Path) -> str:
     return f"file:{path}" if store.is_absolute() else f"file:./{path}"
 
 
+def _check(folder: Path, *, keep: bool) -> None:
+    """Raises `UsageError` where `_prepare` would remove what is somebody else's."""
+    if folder.exists() and not keep and not (folder / MARK).exists() and any(folder.iterdir()):
+        raise UsageError(f"{folder} holds something that the demo has not made: name another with --dir")
+
+
 def _prepare(folder: Path, *, keep: bool) -> None:
-    mark = folder / MARK
     if folder.exists() and not keep:
-        if not mark.exists() and any(folder.iterdir()):
-            raise UsageError(f"{folder} holds something that the demo has not made: name another with --dir")
         shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    mark.touch()
+    (folder / MARK).touch()
 
 
 def _ask(question: Mapping[str, Any], console: Console, *, ask_nobody: bool) -> str:
