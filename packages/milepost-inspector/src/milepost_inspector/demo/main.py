@@ -72,7 +72,7 @@ def _demonstrate(options: argparse.Namespace, url: str, console: Console) -> int
     except conductor.DemoError as error:
         print(f"milepost: {error}", file=sys.stderr)
         return 1
-    return 0 if report.report(outcomes, console) else 1
+    return 0 if report.report(outcomes, console, kept=options.url not in _SERVERS) else 1
 
 
 def _conducted(plan: conductor.Plan, console: Console, ask: conductor.Ask) -> conductor.Outcome:
@@ -154,4 +154,9 @@ def _ask(question: Mapping[str, Any], console: Console, *, ask_nobody: bool) -> 
     if ask_nobody or not sys.stdin.isatty():
         console.print("approved by --yes" if ask_nobody else "approved: there is no terminal to ask at")
         return "approve"
-    return "approve" if console.input("\\[y/N] ").strip().lower() in {"y", "yes"} else "refuse"
+    try:
+        answer = console.input("\\[y/N] ")
+    except EOFError:
+        console.print("refused: the input has ended")
+        return "refuse"
+    return "approve" if answer.strip().lower() in {"y", "yes"} else "refuse"
