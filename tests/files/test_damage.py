@@ -447,7 +447,7 @@ def test_damage_is_told_once_and_in_few_words(tmp_path: Path) -> None:
     loaded = run(store.get("t", "", None))
     assert loaded is not None
     assert len(loaded.damage) == 65
-    assert loaded.damage[-1] == "36 more places of the log"
+    assert loaded.damage[-1] == "36 more places of the log are damaged"
     for again in (run(store.get("t", "", None)), run(store.page(Query(thread="t", ns="x"), None, 9))):
         assert again is not None
         assert again.damage == ()
