@@ -20,6 +20,7 @@ from milepost_redis.saver import RedisBackend
         ("redis://localhost?ttl=soon", "ttl"),
         ("redis://localhost?ttl=0d", "ttl"),
         ("redis://localhost?ttl=-1d", "ttl"),
+        ("redis://localhost?ttl=7", "with its unit"),
         ("redis://localhost?prefix=", "prefix"),
         ("redis://localhost?prefix={x}", "prefix"),
         ("redis://localhost?refresh=never", "refresh"),

@@ -18,8 +18,8 @@ from milepost_redis.opening import Servers, Settings, servers_of, servers_of_cli
 from milepost_redis.store import RedisStore
 from milepost_redis.trouble import closed
 
-_UNITS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_SPAN: Final = re.compile(r"(\d+(?:\.\d+)?)([smhdw]?)")
+_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_SPAN: Final = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
 _PREFIX: Final = re.compile(r"[^\0{}]{1,200}")
 
 
@@ -149,7 +149,7 @@ def _milliseconds(ttl: str) -> bytes:
     found = _SPAN.fullmatch(ttl)
     milliseconds = int(float(found[1]) * _UNITS[found[2]] * 1000) if found else 0
     if not milliseconds:
-        raise _unusable("ttl", ttl, "a span of time greater than 0, such as '7d', '12h', '90m' or '45s'")
+        raise _unusable("ttl", ttl, "a span of time greater than 0, with its unit, such as '7d', '12h', '90m' or '45s'")
     return b"%d" % milliseconds
 
 
