@@ -21,6 +21,7 @@ from milepost_redis.saver import RedisBackend
         ("redis://localhost?ttl=0d", "ttl"),
         ("redis://localhost?ttl=-1d", "ttl"),
         ("redis://localhost?ttl=7", "with its unit"),
+        ("redis://localhost?protocol=4", "2 or 3"),
         ("redis://localhost?prefix=", "prefix"),
         ("redis://localhost?prefix={x}", "prefix"),
         ("redis://localhost?refresh=never", "refresh"),

@@ -128,6 +128,8 @@ def open_backend(
         raise _unusable("pool", pool, "a whole number, at least 1")
     if isinstance(timeout, bool) or not timeout > 0:
         raise _unusable("timeout", timeout, "a number of seconds greater than 0")
+    if (protocol := parameters.get("protocol", 3)) not in (2, 3):
+        raise _unusable("protocol", protocol, "2 or 3")
     servers = servers_of(url, Settings(pool, timeout, parameters=parameters))
     layout = _layout(prefix, ttl, refresh, waiting, spread=servers.spread, volatile=durability == "memory")
     return RedisBackend(servers, layout, _durability(durability, timeout))
