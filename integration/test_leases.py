@@ -15,7 +15,7 @@ from contextlib import ExitStack, aclosing, closing, contextmanager
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from threading import Barrier
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import contending
 import milepost
@@ -223,6 +223,20 @@ async def test_a_lease_does_not_outlast_a_run_that_stops(saver: Saver, flavour: 
         await flavour.invoke(graph, {"items": ["0"]}, {})
     for name in ("t", "u"):
         assert await asyncio.to_thread(_outside, graph, name) is None
+
+
+async def test_a_run_without_a_checkpointer_is_not_exclusive(saver: Saver) -> None:
+    graph = milepost.exclusive(_graph(cast("Any", None)), saver)
+    config: Any = {"configurable": {"thread_id": "t"}}
+    with pytest.raises(InvalidConfig, match="no checkpointer"):
+        graph.invoke({"items": ["0"]}, config)
+    with pytest.raises(InvalidConfig, match="no checkpointer"):
+        await graph.ainvoke({"items": ["0"]}, config)
+    # As a subgraph it has that of the graph that calls it.
+    builder = graph_of(State)
+    builder.add_node("below", graph)
+    builder.add_edge(START, "below")
+    assert len(builder.compile(checkpointer=saver).invoke({"items": ["0"]}, config)["items"]) > 1
 
 
 def test_what_can_be_made_exclusive(saver: Saver, tmp_path: Path) -> None:

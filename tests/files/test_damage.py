@@ -6,12 +6,15 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import milepost
 import pytest
 from files.kit import log_of, newest_whole, whole
 from files.states import chain, content, name, opened, put, writes
 from milepost.errors import Corrupt
 from milepost.flavour import run
+from milepost.observe import Event
 from milepost.store import CheckpointRow, Loaded, Pack, Query, Span, Store
+from milepost.testing.chain import at, checkpoint
 from milepost_files import frames
 from milepost_files.frames import HEADER
 
@@ -447,7 +450,7 @@ def test_damage_is_told_once_and_in_few_words(tmp_path: Path) -> None:
     loaded = run(store.get("t", "", None))
     assert loaded is not None
     assert len(loaded.damage) == 65
-    assert loaded.damage[-1] == "36 more places of the log"
+    assert loaded.damage[-1] == "36 more places of the log are damaged"
     for again in (run(store.get("t", "", None)), run(store.page(Query(thread="t", ns="x"), None, 9))):
         assert again is not None
         assert again.damage == ()
@@ -494,3 +497,26 @@ def test_the_log_of_another_thread(tmp_path: Path) -> None:
     assert newest_whole(store, "u") == 1
     run(store.delete_thread("u"))
     backend.close()
+
+
+def test_a_saver_tells_a_damaged_checkpoint_once(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with milepost.connect(f"file:{path}?durability=os") as saver:
+        parent = None
+        for id in ("1", "2"):
+            saver.put(at("t", "", parent), checkpoint(id, {}), {"source": "loop", "step": 0, "parents": {}}, {})
+            parent = id
+    log = log_of(path)
+    data = bytearray(log.read_bytes())
+    data[-8] ^= 0xFF
+    log.write_bytes(data)
+    for index in path.glob("threads/*/*.idx"):
+        index.unlink()
+    for read in (lambda: saver.get_tuple(at("t")), lambda: list(saver.list(at("t"))), lambda: list(saver.list(None))):
+        events: list[Event] = []
+        with milepost.connect(f"file:{path}?durability=os") as saver:
+            saver.observe(events.append)
+            read()
+        (told,) = [event.error for event in events if event.outcome == "fallback"]
+        assert "'2'" in told
+        assert "passed over" in told

@@ -50,6 +50,17 @@ def test_a_folder_that_the_demo_has_not_made_is_left_alone(tmp_path: Path, capsy
     assert mine.read_text() == "precious"
 
 
+@pytest.mark.parametrize("url", ["nosuch:x", "file:./x?colour=red", "memory:", "file:./note"])
+def test_what_the_last_demo_left_stays_if_the_next_cannot_begin(url: str, tmp_path: Path) -> None:
+    (tmp_path / "note").write_text("no folder")
+    folder = tmp_path / "milepost-demo"
+    folder.mkdir()
+    (folder / "made-by-milepost-demo").touch()
+    (folder / "world.jsonl").write_text("results")
+    assert main(["demo", "--url", url]) == 2
+    assert (folder / "world.jsonl").read_text() == "results"
+
+
 def test_a_folder_that_cannot_be_made_is_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     assert main(["demo", "--dir", "file/below"]) == 2

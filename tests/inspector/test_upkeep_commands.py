@@ -137,3 +137,39 @@ def test_what_cannot_be_right(arguments: list[str], said: str, capsys: pytest.Ca
     assert main(["maintain", *arguments]) == 2
     assert said in capsys.readouterr().err
     assert len(ids("a")) == 6
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["maintain"], ["maintain", "--dry-run"], ["erase", "a"], ["sweep"], ["schema", "scan"]],
+    ids=" ".join,
+)
+@pytest.mark.parametrize(
+    ("url", "said"), [("file:./nostore", "there is no file store in"), ("memory:", "a memory store is empty")]
+)
+def test_a_store_that_is_not_there_is_not_made(
+    command: list[str], url: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command, "--url", url]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "nostore").exists()
+
+
+def test_a_thread_that_is_not_there_is_not_maintained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["maintain", "--keep-last", "1", "--thread", "a", "--thread", "nope"]) == 2
+    assert "there is no thread 'nope' in the store" in capsys.readouterr().err
+    assert len(ids("a")) == 6
+
+
+def test_archives_are_not_loaded_into_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["import", "some.archive", "--url", "memory:"]) == 2
+    assert "a memory store" in capsys.readouterr().err
+
+
+def test_a_factory_of_compactors_is_no_compactor(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["maintain", "--compact", "milepost.compaction:trim_messages", "--quiet", "0s"]) == 2
+    error = capsys.readouterr().err
+    assert "trim_messages, which cannot be called with a state and a context" in error
+    assert error.count("\n") == 1

@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 from milepost import combine
-from milepost.errors import Unavailable
+from milepost.errors import InvalidConfig, Unavailable
 from milepost.flavour import run
 from milepost.testing import at, checkpoint
 from milepost_postgres import link as talking
@@ -415,3 +415,13 @@ def test_prepared_statements_are_used_on_sessions_of_our_own_alone(place: Place)
         ((found,),) = engine._source.run([Step(b"SELECT count(*) FROM pg_prepared_statements")])
         assert (found[0] > 2) == wanted, prepare
         backend.close()
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("sslmode", "zzz"), ("target_session_attrs", "anywhere"), ("port", "many")],
+)
+def test_an_option_that_libpq_does_not_know(place: Place, option: str, value: str) -> None:
+    """It says so before it connects, and that trying again would help, nobody says."""
+    with pytest.raises(InvalidConfig, match=f"(?s){value}.*correct the option"), place.store(**{option: value}):
+        pass

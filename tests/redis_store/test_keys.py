@@ -169,6 +169,7 @@ def test_a_thread_that_lost_a_key_is_not_half_a_thread(
         everything = run(store.page(Query(), None, 5))
         assert [snapshot.thread for snapshot in everything.snapshots] == ["u"]
         assert len(everything.damage) == 1
+        assert "'t'" not in everything.damage[0]
         assert {row.thread for row in run(store.threads(None, 5)).rows} == {"t", "u"}
         run(store.delete_thread("t"))
         assert head(store, "t") is None

@@ -20,6 +20,8 @@ from milepost_redis.saver import RedisBackend
         ("redis://localhost?ttl=soon", "ttl"),
         ("redis://localhost?ttl=0d", "ttl"),
         ("redis://localhost?ttl=-1d", "ttl"),
+        ("redis://localhost?ttl=7", "with its unit"),
+        ("redis://localhost?protocol=4", "2 or 3"),
         ("redis://localhost?prefix=", "prefix"),
         ("redis://localhost?prefix={x}", "prefix"),
         ("redis://localhost?refresh=never", "refresh"),
@@ -58,7 +60,7 @@ def test_nothing_is_connected_to_before_the_first_use(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ttl", "milliseconds"), [("7d", 604_800_000), ("90m", 5_400_000), ("1.5s", 1500), ("60", 60_000)]
+    ("ttl", "milliseconds"), [("7d", 604_800_000), ("90m", 5_400_000), ("1.5s", 1500), ("60s", 60_000)]
 )
 def test_spans_of_time(ttl: str, milliseconds: int) -> None:
     backend = milepost_redis.open_backend("redis://", ttl=ttl)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
+import milepost
 import milepost_redis
 import pytest
 import redis
 from milepost.errors import Corrupt, InvalidConfig, MilepostError, Unavailable
 from milepost.flavour import run
 from milepost.testing import servers_redis
+from milepost.testing.chain import at
 from milepost_redis.trouble import translate, trouble
 from redis import exceptions
 from redis_store.kit import Place, chain, head, name, put, row, write
@@ -177,3 +180,11 @@ def test_every_error_says_what_to_do(error: Exception, kind: type[MilepostError]
     assert told.backend == "redis"
     again: Any = trouble(error).again
     assert isinstance(again, bool)
+
+
+def test_a_database_that_the_server_does_not_have(server: servers_redis.Redis) -> None:
+    with milepost.connect(f"{server.url()}?db=99") as saver:
+        with pytest.raises(InvalidConfig, match="no database of that number"):
+            saver.get_tuple(at("t"))
+        with pytest.raises(InvalidConfig, match="no database of that number"):
+            asyncio.run(saver.aget_tuple(at("t")))

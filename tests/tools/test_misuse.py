@@ -150,3 +150,9 @@ def test_a_method_under_effect_leaves_its_object_out(saver: Saver) -> None:
     assert {tuple(record.arguments["args"]) for record in ledger.calls("")} == {("ann",)}
     with pytest.raises(MilepostError):
         Mail.pass_on(Mail("a"), "ann")
+
+
+@pytest.mark.parametrize("value", ["unsafe", None, 5, {"keyed": "24h"}])
+def test_a_class_of_tools_that_is_none(value: Any) -> None:
+    with milepost.connect("memory:") as saver, pytest.raises(InvalidConfig, match="readonly, idempotent, keyed"):
+        Ledger(saver, {"send": value})

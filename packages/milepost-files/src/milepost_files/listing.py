@@ -210,8 +210,8 @@ def _load(log: Log, spots: list[Spot], *, items: bool) -> tuple[dict[Spot, Snaps
         snapshots = reader.snapshots([found for _, found in planned])
         packs = reader.packs(spans_in(snapshots)) if items else []
         losses = [words for spot, _ in planned for words in reader.index.losses(spot.ns, spot.id)]
-        damage = [*losses, *reader.damage, *reader.news()]
-        return dict(zip((spot for spot, _ in planned), snapshots, strict=True)), packs, damage
+        told = reader.told(losses)
+        return dict(zip((spot for spot, _ in planned), snapshots, strict=True)), packs, list(told)
 
     return reading(log, plan, read)
 

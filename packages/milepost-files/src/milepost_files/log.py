@@ -148,7 +148,7 @@ class Log:
             return ()
         words = list(index.damage)
         if index.more_damage:
-            words.append(f"{index.more_damage} more places of the log")
+            words.append(f"{index.more_damage} more places of the log are damaged")
         if self._tail is Tail.GARBAGE:
             words.append(f"what follows byte {index.end} of the log is not a frame")
         return tuple(words)

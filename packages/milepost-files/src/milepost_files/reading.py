@@ -53,10 +53,10 @@ class Reader:
         self._log = log
         self._held = held
 
-    def news(self) -> tuple[str, ...]:
-        """The damage of the log that nobody has been told of yet, in words."""
+    def told(self, losses: Sequence[str]) -> tuple[str, ...]:
+        """`losses`, the damage of this reading, and that of the log that nobody has been told of yet: each once."""
         with self._log.mutex:
-            return self._log.news(self.index)
+            return tuple(dict.fromkeys((*losses, *self.damage, *self._log.news(self.index))))
 
     def missing(self, ns: str, id: str | None) -> None:
         """Raise `Corrupt` unless a checkpoint, or with None the latest one, is certainly not stored."""
@@ -131,7 +131,8 @@ class Reader:
         if frames.sound(blob):
             spans, facets = frames.checkpoint_meta(blob)
         else:
-            self.damage.append(f"checkpoint {row.id!r} of namespace {found.ns!r}, at byte {row.offset} of the log")
+            where = f"at byte {row.offset} of the log"
+            self.damage.append(f"checkpoint {row.id!r} of namespace {found.ns!r}, {where}, is damaged")
         return CheckpointRow(
             ns=found.ns,
             id=row.id,

@@ -123,6 +123,12 @@ def _open(url: str, options: Mapping[str, Any]) -> FilesBackend:
             what="url",
             value=repr(url)[:200],
         )
+    if path.startswith(("~", "./~")):
+        raise InvalidConfig(
+            f"{url!r}: ~ is not expanded; write the home folder out, or %7E for a folder whose name begins with ~",
+            what="url",
+            value=repr(url)[:200],
+        )
     return open_backend(unquote(path), **options)
 
 

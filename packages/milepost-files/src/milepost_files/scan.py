@@ -187,27 +187,31 @@ def _verify(window: _Window, records: Sequence[Record], offset: int) -> tuple[se
         if kind == frames.CHECKPOINT:
             if not frames.sound(window.read(offset, record[6])):
                 damaged.add(number)
-                damage.append(f"checkpoint {record[2]!r} of namespace {record[1]!r}, at byte {offset} of the log")
+                damage.append(
+                    f"checkpoint {record[2]!r} of namespace {record[1]!r}, at byte {offset} of the log, is damaged"
+                )
             offset += record[6]
         elif kind == frames.PACK:
             if not frames.intact(window.read(offset, record[4]), record):
                 damaged.add(number)
                 damage.append(
-                    f"items {record[2]} to {record[2] + record[3] - 1} of writer {record[1]}, at byte {offset} of the log"
+                    f"items {record[2]} to {record[2] + record[3] - 1} of writer {record[1]}, at byte {offset} of the log, are "
+                    "damaged"
                 )
             offset += record[4]
         elif kind == frames.CALL:
             length = length_of(record)
             if frames.checksum(window.read(offset, length)) != record[-1]:
                 damaged.add(number)
-                damage.append(f"the record of call {record[1]!r}, at byte {offset} of the log")
+                damage.append(f"the record of call {record[1]!r}, at byte {offset} of the log, is damaged")
             offset += length
         elif kind == frames.WRITES:
             for length in record[4][2::3]:
                 if not frames.sound(window.read(offset, length)):
                     damaged.add(number)
                     damage.append(
-                        f"pending writes of task {record[3]!r} at checkpoint {record[2]!r}, at byte {offset} of the log"
+                        f"pending writes of task {record[3]!r} at checkpoint {record[2]!r}, at byte {offset} of the log, are "
+                        "damaged"
                     )
                 offset += length
     return damaged, damage

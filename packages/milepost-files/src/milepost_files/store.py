@@ -246,7 +246,7 @@ def _get(root: Root, thread: str, ns: str, id: str | None) -> Loaded | None:
             )
         snapshots = reader.snapshots((found,))
         packs = reader.packs(spans_in(snapshots))
-        return Loaded(snapshots, {thread: packs}, damage=(*losses, *reader.damage, *reader.news()))
+        return Loaded(snapshots, {thread: packs}, damage=reader.told(losses))
 
     return reading(root.log(thread), plan, read)
 

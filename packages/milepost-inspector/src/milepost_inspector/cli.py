@@ -19,7 +19,7 @@ INTERRUPTED = 130
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the `milepost` command with `arguments` (those of the process with None)."""
-    options = _parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     try:
         code: int = options.run(options)
     except (MilepostError, UsageError, OSError) as error:
@@ -31,10 +31,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="milepost", description="Checkpoints of LangGraph, and a look inside.")
-    parser.add_argument("--version", action="version", version=f"milepost {version('milepost')}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+def parser() -> argparse.ArgumentParser:
+    """The commands and their options."""
+    whole = argparse.ArgumentParser(
+        prog="milepost", description="Looks after what Milepost, a checkpointer for LangGraph, has stored."
+    )
+    whole.add_argument("--version", action="version", version=f"milepost {version('milepost')}")
+    commands = whole.add_subparsers(required=True, metavar="COMMAND")
     demo = commands.add_parser(
         "demo",
         help="run an agent over real records, kill it over and over, and check that nothing is lost",
@@ -61,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.set_defaults(run=_demo)
     schemas.add_to(commands)
     upkeep.add_to(commands)
-    return parser
+    return whole
 
 
 def _count(text: str) -> int:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from milepost.connect import connect
 from milepost.migrating import Migrated, Mode
 from milepost.saver import Saver
 from milepost.schema import Release, compare
@@ -22,6 +21,7 @@ from rich.progress import Progress
 
 from milepost_inspector import targets
 from milepost_inspector.errors import UsageError
+from milepost_inspector.stores import check_threads, existing
 
 _SHOWN = 20
 """Refusals shown one by one."""
@@ -273,8 +273,7 @@ def _opened(options: argparse.Namespace) -> Generator[Saver]:
                 yield given
             return
         given = given.schemas.by_ns if given.schemas else None
-    # Where there is no store, there is nothing to migrate either: the URL is wrong.
-    with connect(options.url, schema=given, setup=False) as saver:
+    with existing(options.url, given) as saver:
         yield saver
 
 
@@ -284,9 +283,7 @@ def _each(
     """What became of each thread, with a progress bar where somebody looks."""
     console = Console(stderr=True)
     after, done = (None, 0) if mark is None else (mark.cursor, mark.threads)
-    for thread in options.thread or ():
-        if not saver.stats(thread).threads:
-            raise UsageError(f"there is no thread {thread!r} in the store")
+    check_threads(saver, options.thread or ())
     found = saver.migrate(options.thread, mode=mode, history=options.history, after=after)
     if quiet or not console.is_terminal:
         yield from found

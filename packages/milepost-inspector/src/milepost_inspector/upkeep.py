@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from milepost.archive import ArchiveFolder
-from milepost.connect import connect
 from milepost.retention import Retention
 from milepost.saver import Saver
 from milepost.upkeep import Hooks, Report, ThreadReport
@@ -20,6 +19,7 @@ from rich.markup import escape
 from rich.progress import Progress
 
 from milepost_inspector import targets
+from milepost_inspector.stores import check_threads, existing, lasting
 
 _SHOWN = 20
 """Threads shown one by one."""
@@ -131,7 +131,8 @@ def _maintain(options: argparse.Namespace) -> int:
         "merge": options.merge,
         "dry_run": options.dry_run,
     }
-    with connect(options.url) as saver, _progress(saver, options) as progress:
+    with existing(options.url) as saver, _progress(saver, options) as progress:
+        check_threads(saver, options.thread or ())
         report = saver.maintain(policy, **given, hooks=_hooks(saver, options), progress=progress)
     if options.json:
         _print(
@@ -200,7 +201,7 @@ def _progress(
 
 
 def _import(options: argparse.Namespace) -> int:
-    with connect(options.url) as saver:
+    with lasting(options.url) as saver:
         for path in options.archive:
             restored = saver.restore(path, options.thread)
             attachments = f", {restored.attachments} attachments" if restored.attachments else ""
@@ -213,7 +214,7 @@ def _import(options: argparse.Namespace) -> int:
 
 
 def _erase(options: argparse.Namespace) -> int:
-    with connect(options.url) as saver:
+    with existing(options.url) as saver:
         reports = saver.erase(options.thread, hooks=_hooks(saver, options), force=options.force)
     if options.json:
         _print([asdict(one) for one in reports])
@@ -230,7 +231,7 @@ def _erase(options: argparse.Namespace) -> int:
 
 
 def _sweep(options: argparse.Namespace) -> int:
-    with connect(options.url) as saver:
+    with existing(options.url) as saver:
         swept = saver.sweep(hooks=_hooks(saver, options), dry_run=options.dry_run)
     if options.json:
         told = [asdict(one) for one in swept.leftovers]

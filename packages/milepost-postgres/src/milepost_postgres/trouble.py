@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final, NamedTuple
 
 import psycopg
@@ -56,6 +57,9 @@ _BY_CLASS: Final = {
 }
 _LOST: Final = Trouble(Unavailable, "the connection was lost: try again when the server is up", again=True)
 _POOL: Final = Trouble(Unavailable, "the application's pool has no connection to give: enlarge it, or open it")
+_UNUSABLE: Final = Trouble(InvalidConfig, "correct the option in the URL, or where it is passed")
+# What libpq says before it connects. It has no code for it, and may say it in another language.
+_INVALID: Final = re.compile(r'invalid \w+ value: "|invalid integer value "|invalid port number: "')
 _OTHER: Final = Trouble(Unavailable, "see to the cause, then try again")
 
 
@@ -65,6 +69,8 @@ def trouble(exc: psycopg.Error) -> Trouble:
     # Its errors are known by where they come from: the package need not be there.
     if type(exc).__module__.partition(".")[0] == "psycopg_pool":
         return _POOL
+    if state is None and _INVALID.search(str(exc)):
+        return _UNUSABLE
     if state is None:
         return _LOST if isinstance(exc, (psycopg.OperationalError, psycopg.InterfaceError)) else _OTHER
     return _BY_STATE.get(state) or _BY_CLASS.get(state[:2], _OTHER)

@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Awaitable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
+from milepost.observe import hushed
 from milepost.store import Query
 
 from milepost_redis import wire
@@ -166,7 +167,8 @@ class _Scan:
             error = lost(self._thread) if reply[0] == b"lost" else newer(self._thread)
             if self._query.thread is not None:
                 raise error
-            self.damage = error.message
+            # Of a page nobody knows which of its threads the words are about.
+            self.damage = hushed(error.message, self._thread)
         if reply[0] != b"ok":
             return False
         query = self._query

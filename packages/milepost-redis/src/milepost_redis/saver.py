@@ -18,8 +18,8 @@ from milepost_redis.opening import Servers, Settings, servers_of, servers_of_cli
 from milepost_redis.store import RedisStore
 from milepost_redis.trouble import closed
 
-_UNITS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_SPAN: Final = re.compile(r"(\d+(?:\.\d+)?)([smhdw]?)")
+_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_SPAN: Final = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
 _PREFIX: Final = re.compile(r"[^\0{}]{1,200}")
 
 
@@ -128,6 +128,8 @@ def open_backend(
         raise _unusable("pool", pool, "a whole number, at least 1")
     if isinstance(timeout, bool) or not timeout > 0:
         raise _unusable("timeout", timeout, "a number of seconds greater than 0")
+    if (protocol := parameters.get("protocol", 3)) not in (2, 3):
+        raise _unusable("protocol", protocol, "2 or 3")
     servers = servers_of(url, Settings(pool, timeout, parameters=parameters))
     layout = _layout(prefix, ttl, refresh, waiting, spread=servers.spread, volatile=durability == "memory")
     return RedisBackend(servers, layout, _durability(durability, timeout))
@@ -149,7 +151,7 @@ def _milliseconds(ttl: str) -> bytes:
     found = _SPAN.fullmatch(ttl)
     milliseconds = int(float(found[1]) * _UNITS[found[2]] * 1000) if found else 0
     if not milliseconds:
-        raise _unusable("ttl", ttl, "a span of time greater than 0, such as '7d', '12h', '90m' or '45s'")
+        raise _unusable("ttl", ttl, "a span of time greater than 0, with its unit, such as '7d', '12h', '90m' or '45s'")
     return b"%d" % milliseconds
 
 

@@ -67,6 +67,9 @@ _BY_KIND: Final[tuple[tuple[type[Exception], Trouble], ...]] = (
     (exceptions.RedisClusterException, _BY_CODE["CLUSTERDOWN"]),
     (OSError, _LOST),
 )
+_NO_DATABASE: Final = Trouble(
+    InvalidConfig, "the server has no database of that number: correct the option db, or the path of the URL"
+)
 _OTHER: Final = Trouble(Unavailable, "see to the cause, then try again")
 # Of an error inside a script, older servers tell the code in the middle of a message of their own: behind a minus where
 # the server gave it, 6.2 also without.
@@ -78,6 +81,8 @@ FAILURES: Final = (exceptions.RedisError, exceptions.RedisClusterException, OSEr
 
 def trouble(exc: BaseException) -> Trouble:
     """How to meet an error of the driver."""
+    if "DB index is out of range" in str(exc):  # said without a code; the async driver takes it for a lost connection
+        return _NO_DATABASE
     for kind, met in _BY_KIND:
         if isinstance(exc, kind):
             return met

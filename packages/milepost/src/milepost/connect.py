@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, cast
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, quote
 
 from milepost.errors import InvalidConfig
 from milepost.memory import MemoryBackend
@@ -78,8 +78,8 @@ def connect(url: str | Mapping[str, Any] | None = None, /, **options: Any) -> Sa
         url: such as ``file:./state?durability=os`` or ``memory:``; or a table (of a TOML file, say) with a key "url"
             and options beside it; or None for what the environment variable ``MILEPOST_URL`` says.
         options: the options of the scheme, which may stand in the URL's query instead, and those of `Saver`:
-            ``serde``, ``keys``, ``schema``, ``memory``, ``setup``. A ``schema`` that is text is not the state's but one
-            of tables, where the backend has such an option.
+            ``serde``, ``keys``, ``schema``, ``memory``, ``setup``, ``guard``, ``tenant``. A ``schema`` that is text is
+            not the state's but one of tables, where the backend has such an option.
 
     Nothing is created or connected to before the first use, but for what the backend needs to check its arguments.
 
@@ -94,6 +94,14 @@ def connect(url: str | Mapping[str, Any] | None = None, /, **options: Any) -> Sa
         options = {**table, **options}
     if url is None:
         url = os.environ.get(ENVIRONMENT)
+    given_url: object = url
+    if isinstance(given_url, os.PathLike):
+        path = os.fsdecode(cast("os.PathLike[str]", given_url))
+        raise InvalidConfig(
+            f"{given_url!r} is a path and no URL: write 'file:{quote(path)}' for a folder of files",
+            what="url",
+            value=repr(given_url)[:200],
+        )
     if not isinstance(url, str) or not url:
         raise InvalidConfig(
             f"no URL: pass one, such as {_examples()}, or set {ENVIRONMENT}", what="url", value=repr(url)
@@ -111,7 +119,15 @@ def connect(url: str | Mapping[str, Any] | None = None, /, **options: Any) -> Sa
             raise InvalidConfig(f"option {key!r} is in the URL and given by name: leave one out", what=key)
         given[key] = _typed(key, value, known, url)
     saver_options = {key: given.pop(key) for key in _SAVER_OPTIONS if key in given}
-    return Saver(scheme.open(base, given), **passed, **saver_options)
+    saver = Saver(scheme.open(base, given), **passed, **saver_options)
+    saver.place = _public(base)
+    return saver
+
+
+def _public(base: str) -> str:
+    """A URL without its query and without who logs in."""
+    scheme, mark, rest = base.partition("://")
+    return base if scheme == "file" else scheme + mark + rest.rpartition("@")[2]
 
 
 _found: dict[str, Scheme] = {}

@@ -16,6 +16,9 @@ from milepost.saver import Saver
 
 GraphT = TypeVar("GraphT")
 
+_CHECKPOINTER = "__pregel_checkpointer"
+"""Where LangGraph hands a checkpointer on to a run, within the configurable."""
+
 _RUNS = ("stream", "astream", "bulk_update_state", "abulk_update_state")
 """The methods of a compiled graph that all others which change a thread go through."""
 
@@ -36,7 +39,8 @@ def exclusive(
     thread raises `milepost.errors.Busy` unless `wait` or `steal` say otherwise. Reading takes no lease, and neither do
     runs without a thread id. Inside a run the same thread may be driven again, by a subgraph or a tool.
 
-    Raises `InvalidConfig` when `graph` is not a compiled graph, or has a checkpointer of another store than `saver`.
+    Raises `InvalidConfig` when `graph` is not a compiled graph, or has a checkpointer of another store than `saver`; and
+    so does a run that has none.
     """
     check_graph(graph, saver, _RUNS)
     terms = {"ttl": ttl, "wait": wait, "steal": steal, "owner": owner}
@@ -110,7 +114,15 @@ class _Exclusive:
         if config is not None:
             check_dict(check_dict(config, "config").get("configurable") or {}, "the config's configurable")
         merged = ensure_config(merge_configs(getattr(self, "config", None), config))
-        thread = merged.get("configurable", {}).get("thread_id")
+        given = merged.get("configurable", {})
+        if not (getattr(self, "checkpointer", None) or given.get(_CHECKPOINTER)):
+            # Who makes the graph need not have it yet, and a subgraph gets that of the graph that calls it.
+            raise InvalidConfig(
+                "the graph has no checkpointer, so its runs have nothing to be kept apart in: compile it with the saver "
+                "whose leases it takes",
+                what="checkpointer",
+            )
+        thread = given.get("thread_id")
         return None if thread is None else self._milepost_saver.lease(thread, **self._milepost_terms)
 
 

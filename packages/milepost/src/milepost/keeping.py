@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import time
 from abc import ABC, abstractmethod
@@ -384,6 +385,16 @@ def _hooks(hooks: object, tenant: str | None) -> Hooks:
     return hooks or Hooks()
 
 
+def _takes_two(function: Callable[..., object]) -> bool:
+    try:
+        inspect.signature(function).bind(None, None)
+    except TypeError:
+        return False
+    except ValueError:  # one of C, which does not say
+        return True
+    return True
+
+
 def _compaction(compact: object, ns: object, over: object, quiet: object, graph: object) -> Compaction:
     compactors = tuple(compact) if isinstance(compact, Sequence) else (compact,)
     for compactor in compactors:
@@ -396,6 +407,13 @@ def _compaction(compact: object, ns: object, over: object, quiet: object, graph:
         if str(getattr(compactor, "__module__", "")).startswith("langchain_core."):
             raise InvalidConfig(
                 f"compact is {compactor!r}, which is LangChain's and no compactor: use milepost.compaction.trim_messages",
+                what="compact",
+            )
+        if not _takes_two(compactor):
+            name = getattr(compactor, "__qualname__", repr(compactor))
+            raise InvalidConfig(
+                f"compact is {name}, which cannot be called with a state and a context: if it makes compactors, pass "
+                f"what it returns, {name}(…), or the name of that",
                 what="compact",
             )
     if not isinstance(ns, str):

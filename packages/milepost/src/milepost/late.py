@@ -7,7 +7,7 @@ from collections.abc import Collection
 from milepost import maintenance
 from milepost.codec import Codec
 from milepost.errors import MilepostError
-from milepost.observe import log, thread_hash
+from milepost.observe import hushed, log, thread_hash
 from milepost.runs import Spot
 from milepost.shared import Shared
 from milepost.sides import Side
@@ -33,4 +33,6 @@ async def disown_late(
         places = {(ns if spaces is None else spaces.known(thread, ns), id) for ns, id in spots}
         await maintenance.disown(side.store, codec, thread, places, rows=rows)
     except MilepostError as exc:
-        log.warning("thread %s: late writes of a deleted run may be left: %s", thread_hash(thread), exc.message)
+        log.warning(
+            "thread %s: late writes of a deleted run may be left: %s", thread_hash(thread), hushed(exc.message, thread)
+        )

@@ -23,7 +23,7 @@ from typing import Any, Final, Self, TypeGuard
 from milepost.errors import Busy, InvalidConfig, LeaseLost, MilepostError
 from milepost.fences import Lease
 from milepost.flavour import run
-from milepost.observe import Event, Observers, log, thread_hash
+from milepost.observe import Event, Observers, hushed, log, thread_hash
 from milepost.places import check_id
 from milepost.store import Store
 from milepost.ticking import ticking
@@ -347,7 +347,7 @@ class ThreadLease:
     def _report(self) -> None:
         error = self._taken().error
         assert error is not None
-        log.warning("%s", error.message)
+        log.warning("%s", hushed(error.message, self.thread_id))
         hashed = thread_hash(self.thread_id)
         self._observers.emit(Event("lease", self._observers.backend, hashed, "error", error=type(error).__name__))
 
@@ -368,7 +368,7 @@ class ThreadLease:
         try:
             await store.release(self.thread_id, owner, self._failure)
         except MilepostError as exc:
-            log.warning("a lease was not given back (%s); it will expire", exc.message)
+            log.warning("a lease was not given back (%s); it will expire", hushed(exc.message, self.thread_id))
 
 
 async def _sleep(seconds: float) -> None:

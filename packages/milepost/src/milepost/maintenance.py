@@ -13,7 +13,7 @@ from milepost.collector import unhurried
 from milepost.compacting import Compacted
 from milepost.errors import Conflict, Corrupt, InvalidConfig
 from milepost.filling import Filling
-from milepost.observe import log
+from milepost.observe import hushed, log
 from milepost.packing import KEEP_WHOLE, Use, groups, uses
 from milepost.parents import Place
 from milepost.places import ATTACHMENTS
@@ -118,7 +118,7 @@ async def delete_for_runs(store: Store, codec: Codec, runs: Sequence[str]) -> No
                         touched.add(found.thread)
                 except Corrupt as exc:
                     # It cannot be of any run; what it was stays for who looks after the damage.
-                    log.warning("delete_for_runs passes over a checkpoint: %s", exc.message)
+                    log.warning("delete_for_runs passes over a checkpoint: %s", hushed(exc.message, found.thread))
         if (after := page.cursor) is None:
             break
     for thread in sorted(touched):

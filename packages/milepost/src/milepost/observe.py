@@ -16,7 +16,8 @@ Outcome = Literal["ok", "error", "stale", "fallback", "drift"]
 
 @dataclass(slots=True)
 class Event:
-    """What one operation did. `thread` is a hash: ids may be personal data; the id itself never leaves the process."""
+    """What one operation did, or met on its way. `thread` is a hash, also in `error`: ids may be personal data, and are
+    told neither to observers nor to the log, unless an error of the application's own code names them."""
 
     op: str
     backend: str
@@ -39,6 +40,11 @@ Listener = Callable[[Event], None]
 def thread_hash(thread: str) -> str:
     """A stable 16-digit stand-in for a thread id."""
     return hashlib.sha256(thread.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def hushed(text: str, thread: str) -> str:
+    """`text`, with the hash where messages name `thread`: for the log and for events."""
+    return text.replace(repr(thread), thread_hash(thread))
 
 
 class Observers:

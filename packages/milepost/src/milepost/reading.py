@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -25,7 +25,7 @@ from milepost.equality import matches
 from milepost.errors import Corrupt, FormatTooNew, MilepostError, SchemaMismatch, Unserializable
 from milepost.heads import Named
 from milepost.history import write_order
-from milepost.observe import Event, Watch, log, thread_hash
+from milepost.observe import Event, Outcome, Watch, hushed, log, thread_hash
 from milepost.overlooking import written_keys
 from milepost.places import (
     ATTACHMENTS,
@@ -75,18 +75,28 @@ class Reading:
 
     def report(self, op: str, thread: str, damage: str) -> None:
         """Tell that something stored was damaged and passed over."""
-        log.warning("thread %s: %s", thread_hash(thread), damage)
-        observers = self.shared.observers
-        if observers:
-            event = Event(op, observers.backend, thread_hash(thread), "fallback", error=damage)
-            observers.emit(event)
+        self._tell(op, thread, "fallback", damage)
+
+    def _report_all(self, op: str, thread: str, damages: Iterable[str], told: Collection[str] = ()) -> None:
+        """`report` what a store found damaged, but for the checkpoints of which it is `told` better."""
+        known = tuple(f"checkpoint {id!r} " for id in told)
+        for damage in damages:
+            if not damage.startswith(known):
+                self.report(op, thread, damage)
 
     def _drifted(self, thread: str, text: str) -> None:
         """Tell that what is stored and what the graph knows are not the same."""
-        log.warning("thread %s: %s", thread_hash(thread), text)
+        self._tell("schema", thread, "drift", text)
+
+    def _tell(self, op: str, thread: str, outcome: Outcome, text: str) -> None:
+        """To the log and to observers. Without a `thread`, of none or of many."""
+        name = ""
+        if thread:
+            name, text = thread_hash(thread), hushed(text, thread)
+        log.warning("%s%s", f"thread {name}: " if name else "", text)
         observers = self.shared.observers
         if observers:
-            observers.emit(Event("schema", observers.backend, thread_hash(thread), "drift", error=text))
+            observers.emit(Event(op, observers.backend, name, outcome, error=text))
 
     async def space(
         self, side: Side, store: Store, place: Place, above: Mapping[str, str] | None = None, *, again: bool = False
@@ -189,8 +199,6 @@ class Reading:
                 snapshot = loaded.snapshots[0]
                 packs = loaded.packs.get(thread, ())
                 self.shared.footing.stands((thread, snapshot.row.ns), snapshot.generation)
-                for damage in loaded.damage:
-                    self.report("get", thread, damage)
                 try:
                     past = await self._past(store, snapshot, place.ns)
                     with unhurried(len(packs)):
@@ -198,15 +206,20 @@ class Reading:
                 except Corrupt as exc:
                     # What is known of the thread may be what is damaged: whatever is put next is sent as a whole.
                     codec.reset(thread)
+                    self._report_all("get", thread, loaded.damage, {snapshot.row.id})
                     if place.id is not None:
                         raise
-                    self.report("get", thread, exc.message)
+                    self.report("get", thread, f"{exc.message}; this checkpoint is passed over")
                     if heads is not None:
                         heads.passed_over(place, snapshot.row.id)
                     loaded = await self._older(store, snapshot)
                     if loaded is None:
                         raise
+                except MilepostError:
+                    self._report_all("get", thread, loaded.damage)
+                    raise
                 else:
+                    self._report_all("get", thread, loaded.damage)
                     codec.remember(thread, snapshot.generation, snapshot.row, header, packs, written_keys(found))
                     self.shared.pending.forgive((thread, place.ns, snapshot.row.id))
                     self.shared.pending.stored(thread, snapshot.row.id)
@@ -323,8 +336,7 @@ class Reading:
                 query = replace(query, ns=await self.space(side, store, place, again=True))
             loaded = await store.page(query, after, PAGE if limit is None else min(limit, PAGE))
             shelves = {thread: codec.shelf(thread, packs, several=True) for thread, packs in loaded.packs.items()}
-            for damage in loaded.damage:
-                self.report("list", query.thread or "", damage)
+            told: list[str] = []
 
             async def read() -> list[CheckpointTuple]:
                 found: list[CheckpointTuple] = []
@@ -345,17 +357,21 @@ class Reading:
                         # Of all threads, one that this release cannot read, or that is rewritten, holds up no other.
                         if query.thread is not None and not isinstance(exc, Corrupt):
                             raise
-                        self.report("list", snapshot.thread, exc.message)
+                        self.report("list", snapshot.thread, f"{exc.message}; this checkpoint is passed over")
+                        told.append(snapshot.row.id)
                         continue
                     if wanted is None or matches(item.metadata, wanted):
                         found.append(item)
                 return found
 
-            if self.upgrader is not None and (self.upgrader.frees or self.shared.spaces is not None):
-                found = await read()
-            else:  # nothing is awaited, and the collector would go through each checkpoint several times
-                with unhurried(sum(span.count for snapshot in loaded.snapshots for span in snapshot.row.spans)):
-                    found = flavour.run(read())
+            try:
+                if self.upgrader is not None and (self.upgrader.frees or self.shared.spaces is not None):
+                    found = await read()
+                else:  # nothing is awaited, and the collector would go through each checkpoint several times
+                    with unhurried(sum(span.count for snapshot in loaded.snapshots for span in snapshot.row.spans)):
+                        found = flavour.run(read())
+            finally:
+                self._report_all("list", query.thread or "", loaded.damage, told)
             if event:
                 event.bytes = sum(len(pack.data) for packs in loaded.packs.values() for pack in packs)
             return found, loaded.cursor

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast, get_args
+from typing import Any, NoReturn, Self, TypeVar, cast, get_args
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -100,6 +100,9 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
     cannot be read.
     """
 
+    place: str = ""
+    """Where the store is, as the URL says it, without options and credentials; "" if it was opened without a URL."""
+
     def __init__(
         self,
         backend: Backend,
@@ -144,6 +147,20 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
+
+    def __repr__(self) -> str:
+        place = self.place or self._shared.backend.name
+        return f"<{type(self).__name__} of {place}{', closed' if self._shared.closed else ''}>"
+
+    def __copy__(self) -> Self:
+        clone = object.__new__(type(self))
+        vars(clone).update(vars(self))
+        return clone
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError(
+            f"{self!r} cannot be pickled or copied deeply: open the store by its URL where it is to be used"
+        )
 
     def close(self) -> None:
         """Give back connections and files, for all clones of this saver. Idempotent."""

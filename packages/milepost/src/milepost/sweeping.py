@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from milepost.errors import Unavailable
 from milepost.maintenance import STEP, Amount
-from milepost.observe import log, thread_hash
+from milepost.observe import hushed, log, thread_hash
 from milepost.places import ATTACHMENTS
 from milepost.store import Drop, Outline, Store
 from milepost.upkeep import Asker, Watching
@@ -138,8 +138,11 @@ class _Sweeper:
         except Unavailable:
             raise
         except Exception as exc:
-            log.warning("the archive of erased thread %s could not be removed: %r", thread_hash(thread), exc)
-            self._tell(Leftover("archive", thread, error=f"{type(exc).__name__}: {exc}"))
+            why = f"{type(exc).__name__}: {exc}"
+            log.warning(
+                "the archive of erased thread %s could not be removed: %s", thread_hash(thread), hushed(why, thread)
+            )
+            self._tell(Leftover("archive", thread, error=why))
         else:
             self._tell(Leftover("archive", thread, removed=True))
 

@@ -14,7 +14,7 @@ from milepost.codec.calls import CallInfo, about_call
 from milepost.compacting import Compacted, Compaction, History, compacted
 from milepost.errors import InvalidConfig, Unavailable
 from milepost.maintenance import Amount, Ready, ThreadPlan, by_policy, carry_out, plan_thread
-from milepost.observe import Watch, log, thread_hash
+from milepost.observe import Watch, hushed, log, thread_hash
 from milepost.parents import Place
 from milepost.places import ATTACHMENTS
 from milepost.retention import Retention, live_spans
@@ -277,8 +277,9 @@ async def _thread(job: _Job) -> ThreadReport | None:
     except Unavailable:
         raise
     except Exception as exc:
-        log.warning("thread %s could not be maintained: %r", thread_hash(job.thread), exc)
-        report = job.report("failed", error=f"{type(exc).__name__}: {exc}")
+        error = f"{type(exc).__name__}: {exc}"
+        log.warning("thread %s could not be maintained: %s", thread_hash(job.thread), hushed(error, job.thread))
+        report = job.report("failed", error=error)
     return report
 
 
@@ -289,8 +290,11 @@ async def _told(asker: Asker, report: ThreadReport) -> ThreadReport:
     except Unavailable:
         raise
     except Exception as exc:
-        log.warning("thread %s was maintained, and the hook after it failed: %r", thread_hash(report.thread), exc)
-        return replace(report, error=f"{type(exc).__name__}: {exc}")
+        error, thread = f"{type(exc).__name__}: {exc}", report.thread
+        log.warning(
+            "thread %s was maintained, and the hook after it failed: %s", thread_hash(thread), hushed(error, thread)
+        )
+        return replace(report, error=error)
     return report
 
 

@@ -16,6 +16,7 @@ from typing import IO, Any
 import milepost
 from langchain_core.messages import ToolMessage
 from langchain_core.runnables import RunnableConfig
+from milepost.saver import Saver
 from milepost.tools import MARK
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -89,6 +90,16 @@ class Outcome:
     seconds: float = 0.0
 
 
+def check(saver: Saver, url: str, *, ledger: bool) -> None:
+    """Raises `milepost.MilepostError` for a store that does not answer, and `UsageError` for one that does not do for
+    the demo."""
+    if not saver.backend.capabilities >= {"durable", "shared"}:
+        raise UsageError(f"{url} lives and dies with one process; the demo needs a store that others see")
+    if ledger and "ledger" not in saver.backend.capabilities:
+        raise UsageError(f"{url} keeps no ledger of tool calls: run the demo with --no-ledger")
+    saver.get_tuple({"configurable": {"thread_id": "demo"}})
+
+
 def conduct(plan: Plan, console: Console, ask: Ask) -> Outcome:
     """Run the whole job.
 
@@ -99,12 +110,7 @@ def conduct(plan: Plan, console: Console, ask: Ask) -> Outcome:
     outcome = Outcome(plan)
     config = plan.config
     with milepost.connect(plan.url) as saver:
-        if not saver.backend.capabilities >= {"durable", "shared"}:
-            raise UsageError(f"{plan.url} lives and dies with one process; the demo needs a store that others see")
-        if plan.ledger and "ledger" not in saver.backend.capabilities:
-            raise UsageError(f"{plan.url} keeps no ledger of tool calls: run the demo with --no-ledger")
-        # A store that does not answer is found before anything is started.
-        saver.get_tuple(config)
+        check(saver, plan.url, ledger=plan.ledger)
         plan.log.touch()
         with _process("world", plan, [str(plan.log)]) as outside:
             job = _Job(outcome, console, saver, _port(outside))

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, Self
 from urllib.parse import quote
 
+import milepost
 from milepost.testing import servers
 from rich.console import Console
 from rich.table import Table
@@ -31,8 +32,13 @@ def run(options: argparse.Namespace, console: Console) -> int:
     if options.records > available:
         raise UsageError(f"--records {options.records}: there are only {available} records")
     folder: Path = options.dir
-    _prepare(folder, keep=options.keep)
+    _check(folder, keep=options.keep)
     with _store(options.url or _url(folder / "state")) as url:
+        if options.url:
+            # What earlier runs left goes only when this one can begin.
+            with milepost.connect(url) as saver:
+                conductor.check(saver, url, ledger=True)
+        _prepare(folder, keep=options.keep)
         return _demonstrate(options, url, console)
 
 
@@ -66,7 +72,7 @@ def _demonstrate(options: argparse.Namespace, url: str, console: Console) -> int
     except conductor.DemoError as error:
         print(f"milepost: {error}", file=sys.stderr)
         return 1
-    return 0 if report.report(outcomes, console) else 1
+    return 0 if report.report(outcomes, console, kept=options.url not in _SERVERS) else 1
 
 
 def _conducted(plan: conductor.Plan, console: Console, ask: conductor.Ask) -> conductor.Outcome:
@@ -123,14 +129,17 @@ def _url(store: Path) -> str:
     return f"file:{path}" if store.is_absolute() else f"file:./{path}"
 
 
+def _check(folder: Path, *, keep: bool) -> None:
+    """Raises `UsageError` where `_prepare` would remove what is somebody else's."""
+    if folder.exists() and not keep and not (folder / MARK).exists() and any(folder.iterdir()):
+        raise UsageError(f"{folder} holds something that the demo has not made: name another with --dir")
+
+
 def _prepare(folder: Path, *, keep: bool) -> None:
-    mark = folder / MARK
     if folder.exists() and not keep:
-        if not mark.exists() and any(folder.iterdir()):
-            raise UsageError(f"{folder} holds something that the demo has not made: name another with --dir")
         shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    mark.touch()
+    (folder / MARK).touch()
 
 
 def _ask(question: Mapping[str, Any], console: Console, *, ask_nobody: bool) -> str:
@@ -145,4 +154,9 @@ def _ask(question: Mapping[str, Any], console: Console, *, ask_nobody: bool) -> 
     if ask_nobody or not sys.stdin.isatty():
         console.print("approved by --yes" if ask_nobody else "approved: there is no terminal to ask at")
         return "approve"
-    return "approve" if console.input("\\[y/N] ").strip().lower() in {"y", "yes"} else "refuse"
+    try:
+        answer = console.input("\\[y/N] ")
+    except EOFError:
+        console.print("refused: the input has ended")
+        return "refuse"
+    return "approve" if answer.strip().lower() in {"y", "yes"} else "refuse"

@@ -14,16 +14,17 @@ SHOWN = 5
 """Problems printed in full; of the rest only the number."""
 
 
-def report(outcomes: Sequence[Outcome], console: Console) -> bool:
+def report(outcomes: Sequence[Outcome], console: Console, *, kept: bool) -> bool:
     """Print the tables and the verdict, and return whether every record is right.
 
-    Of several runs of the same job each has a column of the table; the last one's state is what is shown to look at.
+    Of several runs of the same job each has a column of the table; the last one's state is what is shown to look at, if the
+    store is `kept` when the demo has ended.
     """
     for outcome in outcomes:
         if outcome.kills:
             console.print(_kills(outcome))
     console.print(_summary(outcomes))
-    _where(outcomes[-1], console)
+    _where(outcomes[-1], console, kept=kept)
     verdicts = [_verdict(outcome, console) for outcome in outcomes]
     return all(verdicts)
 
@@ -83,8 +84,8 @@ def _cells(outcome: Outcome) -> dict[str, str]:
         "approval": "books closed" if outcome.approved else "refused, books left open",
         "checkpoints written": f"{outcome.checkpoints:,}",
         "bytes stored": f"{outcome.stored:,}",
-        "the last state alone": f"{weight.final:,}",
-        "whole states and writes would be": f"{whole:,}",
+        "bytes of the last state alone": f"{weight.final:,}",
+        "bytes of whole states and writes": f"{whole:,}",
     }
     if outcome.stored:
         cells["whole states / stored"] = f"{whole / outcome.stored:.1f} times"
@@ -92,8 +93,15 @@ def _cells(outcome: Outcome) -> dict[str, str]:
     return cells
 
 
-def _where(outcome: Outcome, console: Console) -> None:
+def _where(outcome: Outcome, console: Console, *, kept: bool) -> None:
     plan = outcome.plan
+    if not kept:
+        console.print(
+            "The server that was started for the demo ends with it, and the state with the server; the world's log is "
+            f"{escape(str(plan.log))}. To look at the state afterwards, name a server of your own with --url.",
+            soft_wrap=True,
+        )
+        return
     look = (
         f"The state lies in {plan.url} as thread {plan.thread}; the world's log is {plan.log}. To look at it:\n"
         "    import milepost\n"

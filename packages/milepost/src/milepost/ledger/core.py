@@ -34,7 +34,7 @@ from milepost.ledger.request import (
     Succeeded,
     Suspended,
 )
-from milepost.observe import log
+from milepost.observe import hushed, log
 
 _TRIES: Final = 3
 """How often an outcome is sent to a store that does not answer, and how often it is fitted to a record that changed."""
@@ -322,7 +322,7 @@ class Core(Arrival):
             await self.settle(hands, call, outcome)
         except CallStopped as exc:
             # The record stays as it is, and its lease will end: nothing is claimed that is not known.
-            log.warning("a call that raised could not be settled: %s", exc.message)
+            log.warning("a call that raised could not be settled: %s", hushed(exc.message, call.thread))
             if isinstance(error, Exception) and call.in_doubt and not plan.policy.retries:
                 raise exc from error
             raise error from None

@@ -194,14 +194,16 @@ def declared(tool: str, value: Declared) -> ToolPolicy:
     """The policy that a table of tools gives `tool`. Raises `InvalidConfig` for what is none."""
     if isinstance(value, ToolPolicy):
         return value
-    try:
-        made: object = value()
-    except TypeError as exc:
-        raise InvalidConfig(f"the class of tool {tool!r} is not usable: {exc}", what="tools", value=tool) from exc
-    if isinstance(made, ToolPolicy):
-        return made
+    if callable(value):
+        try:
+            made: object = value()
+        except TypeError as exc:
+            raise InvalidConfig(f"the class of tool {tool!r} is not usable: {exc}", what="tools", value=tool) from exc
+        if isinstance(made, ToolPolicy):
+            return made
     raise InvalidConfig(
-        f"the class of tool {tool!r} is {value!r}: readonly, idempotent, keyed(…), transactional or unsafe",
+        f"the class of tool {tool!r} is {value!r}: it must be one of milepost.tools' readonly, idempotent, keyed(…), "
+        "transactional or unsafe, and no text",
         what="tools",
         value=tool,
     )

@@ -11,6 +11,7 @@ import pytest
 from langchain_core.messages import HumanMessage
 from langchain_core.messages import trim_messages as langchain_trim
 
+from milepost.compaction import offload_large, summarize, trim_messages
 from milepost.errors import InvalidConfig
 from milepost.maintenance import ThreadPlan
 from milepost.retention import Retention
@@ -301,6 +302,9 @@ class Policies(Behaviours):
             {"dry_run": None},
             {"compact_namespace": 5},
             {"compact": langchain_trim},
+            {"compact": trim_messages},
+            {"compact": [trim_messages(last=2), summarize]},
+            {"compact": offload_large},
         ):
             with pytest.raises(InvalidConfig):
                 await lab.saver.maintain(**{"policy": None, **arguments})

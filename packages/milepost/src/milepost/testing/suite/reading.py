@@ -10,6 +10,8 @@ from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.base import CheckpointTuple
 
 from milepost.errors import InvalidConfig
+from milepost.observe import thread_hash
+from milepost.retention import Retention
 from milepost.store import Batch
 from milepost.testing.chain import Chain, at, checkpoint, id_of, inside
 from milepost.testing.lab import Face, Lab
@@ -301,6 +303,38 @@ class Listing(Behaviours):
             assert await saver.ids(at("u"), filter=wanted) == u
             assert sorted(await saver.ids(None, filter=wanted)) == sorted([*t, *u])
         assert [event for event in saver.events if event.outcome == "fallback"]
+
+    async def test_damage_is_told_once_and_without_the_name_of_the_thread(
+        self, lab: Lab, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        name = "it's Ann"
+        saver = lab.open()
+        chain = Chain(saver, name)
+        for number in range(3):
+            await chain.put({"x": number})
+        store = lab.store_of(saver)
+        chart = await store.chart(name)
+        assert chart is not None
+        (head,) = (row for row in chart.rows if row.id == "0003")
+        torn = head._replace(header=head.header[:-1] + bytes([head.header[-1] ^ 1]))
+        assert await store.rewrite(name, Batch((torn,), (), ()), chart.token)
+        reader = lab.open()
+        for read in (
+            reader.got(at(name)),
+            reader.ids(at(name)),
+            reader.ids(None),
+            reader.maintain(Retention(keep_last=1)),
+        ):
+            reader.events.clear()
+            caplog.clear()
+            await read
+            told = [event for event in reader.events if event.outcome == "fallback"]
+            assert len(told) <= 1
+            assert all("'0003'" in event.error and "passed over" in event.error for event in told)
+            records = [one.getMessage() for one in caplog.records if one.name == "milepost"]
+            assert len(records) == 1
+            assert thread_hash(name) in records[0]
+            assert name not in "".join([*records, *(event.error for event in reader.events)])
 
     async def test_a_filter_that_few_pass_takes_few_pages(self, lab: Lab) -> None:
         """Where the store cannot tell, more are looked at each time."""

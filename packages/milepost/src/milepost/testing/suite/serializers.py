@@ -6,6 +6,7 @@ import copy
 import hashlib
 import itertools
 import json
+import pickle
 from typing import Any
 
 import pytest
@@ -149,6 +150,17 @@ class Serializers(Behaviours):
         for keys in ({"k": b"short"}, {"": b"1" * 32}, {"k" * 300: b"1" * 32}):
             with pytest.raises(InvalidConfig):
                 lab.open(keys=keys)
+
+    async def test_a_saver_is_copied_in_its_process_alone(self, lab: Lab) -> None:
+        saver = lab.open().saver
+        for away in (pickle.dumps, copy.deepcopy):
+            with pytest.raises(TypeError, match="by its URL"):
+                away(saver)
+        clone = copy.copy(saver)
+        assert clone.backend is saver.backend
+        assert saver.backend.name in repr(saver)
+        saver.close()
+        assert "closed" in repr(clone)
 
     async def test_a_serializer_assigned_later(self, lab: Lab) -> None:
         chain = Chain(lab.saver)
