@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, NamedTuple
+from uuid import UUID
 
 import milepost
 import pytest
@@ -154,3 +155,24 @@ async def test_a_verdict_by_resumption_reaches_every_call(saver: Saver, blocking
     assert "paid" in [message.text for message in state["messages"]]
     assert ran == [5]
     assert "ann" in [entry.by for record in ledger.calls("one") for entry in record.trail]
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+@pytest.mark.parametrize("thread", [17, 0, UUID(int=1)], ids=repr)
+async def test_a_thread_may_have_an_id_that_is_no_text(saver: Saver, blocking: bool, thread: Any) -> None:
+    ledger = Ledger(saver, barrier_timeout=5)
+
+    @tool
+    def pay() -> str:
+        """Pay."""
+        return str(ledger.once("apart", str, 5, thread_id=thread)) + str(ledger.once("beside", str, 6))
+
+    graph = graph_over(saver, ledger, pay, [asks(pay)])
+    config: RunnableConfig = {"configurable": {"thread_id": thread}}
+    state = graph.invoke(GO, config) if blocking else await graph.ainvoke(GO, config)
+    assert answers(state)[0].text == "56"
+    records = ledger.calls(str(thread))
+    assert [record.state for record in records] == ["succeeded"] * 3
+    assert len({record.info.checkpoints for record in records}) == 1
+    again = graph_over(saver, Ledger(saver), pay, [asks(pay)])
+    assert again.get_state({"configurable": {"thread_id": str(thread)}}).values == state

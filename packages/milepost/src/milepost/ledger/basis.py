@@ -40,7 +40,7 @@ from milepost.ledger.request import (
 )
 from milepost.observe import Watch, log
 from milepost.operations import Operations
-from milepost.places import check_id, check_thread
+from milepost.places import check_id
 from milepost.sides import AsyncSide, BlockingSide
 from milepost.ticking import ticking
 
@@ -165,7 +165,7 @@ class Basis:
     def plan(self, request: CallRequest) -> Plan:
         """Key and fingerprint. Raises `InvalidConfig` for what cannot be recognised again."""
         policy, settings = self.policy(request), self.settings
-        thread = check_thread(request.thread) if request.thread else ""
+        thread = request.thread
         shown = dict(request.arguments)
         if policy.fingerprint is not None:
             shown = told("fingerprint", policy.fingerprint, request)
