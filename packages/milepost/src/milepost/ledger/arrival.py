@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -84,7 +84,7 @@ class Arrival(Basis):
                     continue
                 return Run(self._began(plan, row))
             if row is None:
-                await self._orphans(store, plan, answer.kin)
+                await self._orphans(hands, store, plan, answer)
                 change = self._first(plan)
                 continue
             following = await self._found(hands, store, plan, row, answer.now)
@@ -195,12 +195,18 @@ class Arrival(Basis):
         if row.state == "suspended":
             return self._again(plan, row, note=taken(plan.request.plain, record.trail))
         if row.state == "started":
-            if row.until > now:
-                await self.wait(hands, plan, record, row.until - now)
-                return None
-            await self.expired(store, row, plan.fence)
+            await self._under_way(hands, store, plan, row, now)
             return None
         return await self._doubt(hands, store, plan, row, record, now)
+
+    async def _under_way(self, hands: Hands, store: CallStore, plan: Plan, row: CallRow, now: float) -> None:
+        """A record that somebody has begun: say what became of it, if it was this process, or wait until it is in doubt."""
+        if await self.flush(store, plan, row.key):
+            return
+        if row.until > now:
+            await self.wait(hands, plan, self.book.open(row), row.until - now)
+        else:
+            await self.expired(store, row, plan.fence)
 
     def _undoing(self, plan: Plan, record: CallRecord) -> CallPaused:
         why, way = "it is being undone", "Repeat Ledger.rollback"
@@ -303,17 +309,21 @@ class Arrival(Basis):
 
     # Orphans.
 
-    async def _orphans(self, store: CallStore, plan: Plan, kin: Sequence[CallRow]) -> None:
+    async def _orphans(self, hands: Hands, store: CallStore, plan: Plan, answer: CallAnswer) -> None:
         """Look at equal calls: adopt the one whose message is gone, or which is in doubt and was answered with an error;
         or make sure that there is none."""
         request, book = plan.request, self.book
         how = request.orphans or self.settings.on_orphan
         known: list[str] = []
-        for row in sorted(kin, key=lambda row: (row.started, row.key)):
+        for row in sorted(answer.kin, key=lambda row: (row.started, row.key)):
             # What did not take place, or was undone, is nobody's effect.
             info = book.info(row)
             # A record that another call of the same message has adopted is that call's.
             told_again = info.message != request.message and any(ids in request.failed for ids in info.asked_by)
+            if row.state == "started" and told_again and how != "run":
+                # Whoever was at it has ended, and could not say so.
+                await self._under_way(hands, store, plan, row, answer.now)
+                return
             again = row.state == "in_doubt" and told_again
             if row.state in OF_NO_EFFECT or how == "run" or (self._explained(info, request) and not again):
                 known.append(row.key)

@@ -40,6 +40,7 @@ from milepost.ledger.basis import OverSaver
 from milepost.ledger.hands import Hands
 from milepost.ledger.policy import Declared
 from milepost.ledger.results import answer_of, replayed, stored
+from milepost.ledger.words import text
 from milepost.observe import log
 from milepost.tools import doubt
 from milepost.tools.arguments import arguments_of
@@ -346,9 +347,9 @@ class _Attempt:
             self._original = exc
             self._call.abandoned = self._watch.close()
             if isinstance(exc, GraphBubbleUp) or _is_invalid_resume(exc):
-                raise _Passed(str(exc)) from exc
+                raise _Passed(text(exc)) from exc
             if not self._watch.entered:
-                raise ArgumentsRefused(str(exc)) from exc
+                raise ArgumentsRefused(text(exc)) from exc
             raise
         if self._watch.close():
             self._call.abandoned = True
