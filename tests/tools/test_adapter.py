@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from typing import Annotated, Any, NamedTuple
 from uuid import UUID
 
@@ -11,6 +12,7 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, InjectedToolCallId, tool
+from langgraph.errors import GraphBubbleUp, GraphDrained
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command
@@ -176,3 +178,32 @@ async def test_a_thread_may_have_an_id_that_is_no_text(saver: Saver, blocking: b
     assert len({record.info.checkpoints for record in records}) == 1
     again = graph_over(saver, Ledger(saver), pay, [asks(pay)])
     assert again.get_state({"configurable": {"thread_id": str(thread)}}).values == state
+
+
+class Bubble(GraphBubbleUp):
+    """An application's own."""
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+@pytest.mark.parametrize("handle", [True, False])
+@pytest.mark.parametrize(("error", "runs"), [(GraphBubbleUp(), 1), (Bubble("up"), 1), (GraphDrained(), 2)], ids=repr)
+async def test_only_what_is_known_to_go_on_later_is_begun_anew(
+    saver: Saver, blocking: bool, handle: bool, error: Exception, runs: int
+) -> None:
+    ran: list[int] = []
+
+    @tool
+    def pay() -> str:
+        """Pay."""
+        ran.append(current_call().attempt)
+        raise error
+
+    ledger = Ledger(saver, {"pay": unsafe(max_duration=0)}, skew=0)
+    graph = graph_over(saver, ledger, pay, [asks(pay)], handle=handle)
+    with pytest.raises(GraphDrained) if runs > 1 else nullcontext():
+        await invoke(graph, blocking)
+    with pytest.raises(GraphDrained) if runs > 1 else nullcontext():
+        state = await invoke(graph, blocking, None)
+        assert state["__interrupt__"][0].value["kind"] == "CallInDoubt"
+    (record,) = ledger.calls("one")
+    assert (len(ran), record.state) == (runs, "suspended" if runs > 1 else "in_doubt")

@@ -54,6 +54,8 @@ if TYPE_CHECKING:
 _is_invalid_resume: Callable[[BaseException], bool] = getattr(errors, "is_invalid_resume", lambda _: False)
 """Whether the answer to an interrupt does not fit its schema. An older LangGraph does not look."""
 
+_DRAINED: tuple[type[BaseException], ...] = tuple(filter(None, (getattr(errors, "GraphDrained", None),)))
+"""A graph that the tool runs was told to end, and did so between two steps. An older LangGraph has no such thing."""
 _ANSWERS = JsonPlusSerializer()
 _SEATS = 1024
 """Tasks of which is remembered which calls they perform."""
@@ -346,7 +348,7 @@ class _Attempt:
         except BaseException as exc:
             self._original = exc
             self._call.abandoned = self._watch.close()
-            if isinstance(exc, GraphBubbleUp) or _is_invalid_resume(exc):
+            if isinstance(exc, _DRAINED) or _is_invalid_resume(exc):
                 raise _Passed(text(exc)) from exc
             if not self._watch.entered:
                 raise ArgumentsRefused(text(exc)) from exc
