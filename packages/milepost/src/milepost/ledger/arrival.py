@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from milepost.callstore import CallAnswer, CallChange, CallRow, CallStore
+from milepost.callstore import CallAnswer, CallChange, CallQuery, CallRow, CallStore
 from milepost.codec.calls import (
     CallInfo,
     Checkpoints,
@@ -57,9 +57,32 @@ class Arrival(Basis):
         with self.bubbling(request):
             return await self._enter(hands, self.plan(request))
 
-    async def _enter(self, hands: Hands, plan: Plan) -> Run | Replay:
+    async def recorded(self, hands: Hands, request: CallRequest) -> Replay | None:
+        """What came of a call that cannot be performed here, as nobody has its function any more: None where nothing did.
+        Where nobody knows, `reconcile` or a person says, as of an `unsafe` one."""
+        with self.bubbling(request):
+            plan = self.plan(replace(request, policy=replace(self.policy(request), kind="unsafe")))
+            self._hear(plan)
+            store = await self.store(hands)
+            for _ in self.looks(plan):
+                page = await store.calls(CallQuery(plan.home, (plan.key,)), None, 1)
+                row = page.rows[0] if page.rows else None
+                if row is None or row.state in OF_NO_EFFECT or row.state == "suspended":
+                    return None
+                # Only the function could spell the arguments as they are recorded.
+                plan.info = replace(plan.info, fingerprint=self.book.info(row).fingerprint)
+                found = await self._found(hands, store, plan, row, page.now)
+                if isinstance(found, Replay):
+                    return found
+            raise self.in_progress(plan, None)
+
+    def _hear(self, plan: Plan) -> None:
+        """Take up the verdict that the run was resumed with."""
         if plan.request.answer is None and (given := self.answer_here(pause_id(plan.home, plan.key))) is not None:
             plan.request = replace(plan.request, answer=given[0], answered_by=given[1])
+
+    async def _enter(self, hands: Hands, plan: Plan) -> Run | Replay:
+        self._hear(plan)
         if not plan.request.durable and plan.info.own is None:
             raise NotDurable(
                 f"{plan.info.tool!r} changes the world, and this run stores nothing before its end (durability "
