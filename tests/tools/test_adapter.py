@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext, suppress
 from typing import Annotated, Any, NamedTuple
+from uuid import UUID
 
 import milepost
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, InjectedToolCallId, tool
+from langgraph.errors import GraphBubbleUp, GraphDrained
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command
@@ -154,3 +157,107 @@ async def test_a_verdict_by_resumption_reaches_every_call(saver: Saver, blocking
     assert "paid" in [message.text for message in state["messages"]]
     assert ran == [5]
     assert "ann" in [entry.by for record in ledger.calls("one") for entry in record.trail]
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+@pytest.mark.parametrize("thread", [17, 0, UUID(int=1)], ids=repr)
+async def test_a_thread_may_have_an_id_that_is_no_text(saver: Saver, blocking: bool, thread: Any) -> None:
+    ledger = Ledger(saver, barrier_timeout=5)
+
+    @tool
+    def pay() -> str:
+        """Pay."""
+        return str(ledger.once("apart", str, 5, thread_id=thread)) + str(ledger.once("beside", str, 6))
+
+    graph = graph_over(saver, ledger, pay, [asks(pay)])
+    config: RunnableConfig = {"configurable": {"thread_id": thread}}
+    state = graph.invoke(GO, config) if blocking else await graph.ainvoke(GO, config)
+    assert answers(state)[0].text == "56"
+    records = ledger.calls(str(thread))
+    assert [record.state for record in records] == ["succeeded"] * 3
+    assert len({record.info.checkpoints for record in records}) == 1
+    again = graph_over(saver, Ledger(saver), pay, [asks(pay)])
+    assert again.get_state({"configurable": {"thread_id": str(thread)}}).values == state
+
+
+class Bubble(GraphBubbleUp):
+    """An application's own."""
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+@pytest.mark.parametrize("handle", [True, False])
+@pytest.mark.parametrize(("error", "runs"), [(GraphBubbleUp(), 1), (Bubble("up"), 1), (GraphDrained(), 2)], ids=repr)
+async def test_only_what_is_known_to_go_on_later_is_begun_anew(
+    saver: Saver, blocking: bool, handle: bool, error: Exception, runs: int
+) -> None:
+    ran: list[int] = []
+
+    @tool
+    def pay() -> str:
+        """Pay."""
+        ran.append(current_call().attempt)
+        raise error
+
+    ledger = Ledger(saver, {"pay": unsafe(max_duration=0)}, skew=0)
+    graph = graph_over(saver, ledger, pay, [asks(pay)], handle=handle)
+    with pytest.raises(GraphDrained) if runs > 1 else nullcontext():
+        await invoke(graph, blocking)
+    with pytest.raises(GraphDrained) if runs > 1 else nullcontext():
+        state = await invoke(graph, blocking, None)
+        assert state["__interrupt__"][0].value["kind"] == "CallInDoubt"
+    (record,) = ledger.calls("one")
+    assert (len(ran), record.state) == (runs, "suspended" if runs > 1 else "in_doubt")
+
+
+@tool
+def other() -> str:
+    """What is left of the tools."""
+    raise NotImplementedError
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+@pytest.mark.parametrize("policy", [unsafe(max_duration=0), keyed(window="24h", max_duration=0)])
+async def test_a_call_whose_tool_is_gone_still_waits_for_a_verdict(saver: Saver, blocking: bool, policy: Any) -> None:
+    @tool
+    def pay(amount: int = 5) -> str:
+        """Pay."""
+        raise TimeoutError(f"no answer about {amount}")
+
+    ledger = Ledger(saver, {"pay": policy}, skew=0)
+    with suppress(TimeoutError):
+        await invoke(graph_over(saver, ledger, pay, [asks(pay)]), blocking)
+    graph = graph_over(saver, ledger, other, [asks(pay)])
+    await invoke(graph, blocking, None)
+    (question,) = (await invoke(graph, blocking, None))["__interrupt__"]
+    assert question.value["kind"] == "CallInDoubt"
+    state = await invoke(
+        graph, blocking, Command(resume={question.id: {"verdict": "applied", "result": "it was paid"}})
+    )
+    assert answers(state)[0].text == "it was paid"
+    assert [record.state for record in ledger.calls("one")] == ["succeeded"]
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+async def test_a_call_whose_tool_is_gone_is_answered_from_its_record(saver: Saver, blocking: bool) -> None:
+    @tool
+    def pay(amount: int = 5) -> str:
+        """Pay."""
+        return f"paid {amount}"
+
+    ledger = Ledger(saver)
+    graph = graph_over(saver, ledger, pay, [asks(pay)])
+    await invoke(graph, blocking)
+    before = next(state.config for state in graph.get_state_history(CONFIG) if "tools" in state.next)
+    gone = graph_over(saver, ledger, other, [asks(pay)])
+    state = gone.invoke(None, before) if blocking else await gone.ainvoke(None, before)
+    assert answers(state)[0].text == "paid 5"
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+@pytest.mark.parametrize("amount", [5, float("nan")])
+async def test_a_tool_that_never_was_is_told_by_the_node(saver: Saver, blocking: bool, amount: Any) -> None:
+    ledger = Ledger(saver)
+    call: Any = {"name": "made up", "args": {"amount": amount}, "id": "c", "type": "tool_call"}
+    state = await invoke(graph_over(saver, ledger, other, [AIMessage("", tool_calls=[call], id="m1")]), blocking)
+    assert "not a valid tool" in answers(state)[0].text
+    assert ledger.calls("one") == []

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from typing import Any
 
 import milepost
@@ -52,7 +53,15 @@ async def _later() -> str:
     return "done"
 
 
-@pytest.mark.parametrize("function", [_later, None])
+def _parts() -> Iterator[str]:
+    yield "done"
+
+
+async def _later_parts() -> AsyncIterator[str]:
+    yield "done"
+
+
+@pytest.mark.parametrize("function", [_later, None, _parts, _later_parts, partial(_parts)])
 def test_functions_that_cannot_be_performed_leave_no_record(saver: Saver, function: Any) -> None:
     ledger = Ledger(saver)
     with pytest.raises(InvalidConfig):
@@ -156,3 +165,13 @@ def test_a_method_under_effect_leaves_its_object_out(saver: Saver) -> None:
 def test_a_class_of_tools_that_is_none(value: Any) -> None:
     with milepost.connect("memory:") as saver, pytest.raises(InvalidConfig, match="readonly, idempotent, keyed"):
         Ledger(saver, {"send": value})
+
+
+@pytest.mark.parametrize("function", [_parts, _later_parts])
+async def test_generators_are_no_effects(saver: Saver, function: Any) -> None:
+    ledger = Ledger(saver)
+    with pytest.raises(InvalidConfig, match="generator"):
+        await ledger.aonce("k", function, thread_id="t")
+    with pytest.raises(InvalidConfig, match="generator"):
+        ledger.effect(key=lambda: "k", scope="global")(function)()
+    assert ledger.calls("t") == ledger.calls("") == []

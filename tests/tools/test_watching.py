@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Annotated, Any
 
 import pytest
@@ -13,7 +14,7 @@ from langgraph.errors import GraphInterrupt
 from langgraph.graph import MessagesState
 from langgraph.prebuilt import InjectedState
 from milepost.ledger import CallStopped
-from milepost.tools.watching import Watch
+from milepost.tools.watching import Handled, Watch
 from pydantic import BaseModel, ValidationError
 
 
@@ -52,6 +53,43 @@ class WithoutItsRun(StructuredTool):
 
     async def ainvoke(self, input: Any, config: Any = None, **kwargs: Any) -> Any:
         return self.invoke(input)
+
+
+class WithItsOwnCall(BaseTool):
+    """A class whose work is done before LangChain looks at the arguments."""
+
+    name: str = "pay"
+    description: str = "Pay."
+    args_schema: Any = Args
+
+    def invoke(self, input: Any, config: Any = None, **kwargs: Any) -> Any:
+        return _pay(**input["args"])
+
+    async def ainvoke(self, input: Any, config: Any = None, **kwargs: Any) -> Any:
+        return self.invoke(input)
+
+    def _run(self, cents: int) -> str:
+        raise NotImplementedError
+
+
+class WithItsOwnRunning(WithItsOwnCall):
+    """That does it a step later."""
+
+    invoke = BaseTool.invoke
+    ainvoke = BaseTool.ainvoke
+
+    def run(self, tool_input: Any, *args: Any, **kwargs: Any) -> Any:
+        return _pay(**tool_input)
+
+    async def arun(self, tool_input: Any, *args: Any, **kwargs: Any) -> Any:
+        return self.run(tool_input)
+
+
+class WithAnotherInside(OfItsOwn):
+    """That calls a tool whose arguments do not fit."""
+
+    def _run(self, cents: int) -> str:
+        return str(OfItsOwn().invoke(call("many")))
 
 
 def _pay(cents: int) -> str:
@@ -116,11 +154,31 @@ class TestEveryKindOfTool:
         assert watch.entered
         assert isinstance(watch.error, ToolException)
 
-    def test_arguments_that_it_refuses(self, kind: str, blocking: bool) -> None:
-        watch = Watch()
-        with pytest.raises(ValidationError):
-            run(watch.over(KINDS[kind]()), "many", blocking=blocking)
-        assert not watch.entered
+    @pytest.mark.parametrize("tells", [False, True, "no", lambda _error: "no"])
+    def test_arguments_that_it_refuses(self, kind: str, blocking: bool, tells: Any) -> None:
+        watch, one = Watch(), KINDS[kind]()
+        one.handle_validation_error = tells
+        with nullcontext() if tells else pytest.raises(ValidationError):
+            answer = run(watch.over(one), "many", blocking=blocking)
+            assert answer == run(one, "many", blocking=blocking)
+        assert (watch.entered, watch.error) == (False, None)
+
+    @pytest.mark.parametrize("tells", [True, "no", lambda _error: "no"])
+    @pytest.mark.parametrize("both", [True, False])
+    def test_what_does_not_fit_in_its_body_is_no_refusal(
+        self, kind: str, blocking: bool, tells: Any, both: bool
+    ) -> None:
+        watch, one = Watch(), KINDS[kind]()
+        one.handle_validation_error, one.handle_tool_error = tells, both
+        assert run(watch.over(one), 15, blocking=blocking).status == "error"
+        assert watch.entered
+        assert isinstance(watch.error, ValidationError | Handled)
+
+    def test_which_exception_was_told_is_known_by_its_words(self, kind: str, blocking: bool) -> None:
+        watch, one = Watch(), KINDS[kind]()
+        one.handle_validation_error, one.handle_tool_error = "no", True
+        run(watch.over(one), 13, blocking=blocking)
+        assert isinstance(watch.error, ToolException)
 
 
 def test_a_tool_of_a_class_of_its_own_keeps_its_memory() -> None:
@@ -177,3 +235,24 @@ def test_a_subclass_that_calls_nothing_of_its_class(blocking: bool) -> None:
     watch = Watch()
     answer = run(watch.over(WithoutItsRun.from_function(_function, name="pay")), 5, blocking=blocking)
     assert (answer.content, watch.entered) == ("paid 5", True)
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+@pytest.mark.parametrize("kind", [WithItsOwnCall, WithItsOwnRunning, WithAnotherInside])
+def test_what_a_class_does_in_its_own_way_may_have_been_done(kind: type[BaseTool], blocking: bool) -> None:
+    watch = Watch()
+    with pytest.raises(ValidationError) as raised:
+        run(watch.over(kind()), 15, blocking=blocking)
+    assert watch.entered
+    assert watch.error is raised.value
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+@pytest.mark.parametrize("kind", ["function", "class"])
+def test_what_goes_wrong_after_its_function_is_the_tools(kind: str, blocking: bool) -> None:
+    watch, one = Watch(), KINDS[kind]()
+    one.response_format = "content_and_artifact"
+    with pytest.raises(ValueError, match="two-tuple") as raised:
+        run(watch.over(one), 5, blocking=blocking)
+    assert watch.entered
+    assert watch.error is raised.value

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from milepost.callstore import CallAnswer, CallChange, CallRow, CallStore
+from milepost.callstore import CallAnswer, CallChange, CallQuery, CallRow, CallStore
 from milepost.codec.calls import (
     CallInfo,
     Checkpoints,
@@ -57,6 +57,24 @@ class Arrival(Basis):
         with self.bubbling(request):
             return await self._enter(hands, self.plan(request))
 
+    async def recorded(self, hands: Hands, request: CallRequest) -> Replay | None:
+        """What came of a call that cannot be performed here, as nobody has its function any more: None where nothing did.
+        Where nobody knows, `reconcile` or a person says, as of an `unsafe` one."""
+        with self.bubbling(request):
+            plan = self.plan(replace(request, policy=replace(self.policy(request), kind="unsafe")))
+            store = await self.store(hands)
+            for _ in self.looks(plan):
+                page = await store.calls(CallQuery(plan.home, (plan.key,)), None, 1)
+                row = page.rows[0] if page.rows else None
+                if row is None or row.state in OF_NO_EFFECT or row.state == "suspended":
+                    return None
+                # Only the function could spell the arguments as they are recorded.
+                plan.info = replace(plan.info, fingerprint=self.book.info(row).fingerprint)
+                found = await self._found(hands, store, plan, row, page.now)
+                if isinstance(found, Replay):
+                    return found
+            raise self.in_progress(plan, None)
+
     async def _enter(self, hands: Hands, plan: Plan) -> Run | Replay:
         if not plan.request.durable and plan.info.own is None:
             raise NotDurable(
@@ -82,7 +100,7 @@ class Arrival(Basis):
                     continue
                 return Run(self._began(plan, row))
             if row is None:
-                await self._orphans(store, plan, answer.kin)
+                await self._orphans(hands, store, plan, answer)
                 change = self._first(plan)
                 continue
             following = await self._found(hands, store, plan, row, answer.now)
@@ -193,12 +211,18 @@ class Arrival(Basis):
         if row.state == "suspended":
             return self._again(plan, row, note=taken(plan.request.plain, record.trail))
         if row.state == "started":
-            if row.until > now:
-                await self.wait(hands, plan, record, row.until - now)
-                return None
-            await self.expired(store, row, plan.fence)
+            await self._under_way(hands, store, plan, row, now)
             return None
         return await self._doubt(hands, store, plan, row, record, now)
+
+    async def _under_way(self, hands: Hands, store: CallStore, plan: Plan, row: CallRow, now: float) -> None:
+        """A record that somebody has begun: say what became of it, if it was this process, or wait until it is in doubt."""
+        if await self.flush(store, plan, row.key):
+            return
+        if row.until > now:
+            await self.wait(hands, plan, self.book.open(row), row.until - now)
+        else:
+            await self.expired(store, row, plan.fence)
 
     def _undoing(self, plan: Plan, record: CallRecord) -> CallPaused:
         why, way = "it is being undone", "Repeat Ledger.rollback"
@@ -310,18 +334,23 @@ class Arrival(Basis):
 
     # Orphans.
 
-    async def _orphans(self, store: CallStore, plan: Plan, kin: Sequence[CallRow]) -> None:
+    async def _orphans(self, hands: Hands, store: CallStore, plan: Plan, answer: CallAnswer) -> None:
         """Look at equal calls: adopt the one whose message is gone, or which is in doubt and was answered with an error;
         or make sure that there is none."""
         request, book = plan.request, self.book
         how = request.orphans or self.settings.on_orphan
         known: list[str] = []
         orphans: list[CallRow] = []
-        for row in sorted(kin, key=lambda row: (row.started, row.key)):
+        for row in sorted(answer.kin, key=lambda row: (row.started, row.key)):
             # What did not take place, or was undone, is nobody's effect.
             info = book.info(row)
-            explained = self._explained(info, request) and not self._told_again(row, info, request)
-            if row.state in OF_NO_EFFECT or how == "run" or explained:
+            told_again = self._told_again(info, request)
+            if row.state == "started" and told_again and how != "run":
+                # Whoever was at it has ended, and could not say so.
+                await self._under_way(hands, store, plan, row, answer.now)
+                return
+            again = row.state == "in_doubt" and told_again
+            if row.state in OF_NO_EFFECT or how == "run" or (self._explained(info, request) and not again):
                 known.append(row.key)
             else:
                 orphans.append(row)
@@ -342,7 +371,7 @@ class Arrival(Basis):
             return given[0].kind == "applied"
         if how == "auto" and plan.policy.retries:
             return True
-        again = self._told_again(orphans[0], first.info, request)
+        again = first.state == "in_doubt" and self._told_again(first.info, request)
         raise self.pause(
             question,
             "an equal call was answered with an error, and nobody knows whether it took place: is this that call"
@@ -352,14 +381,10 @@ class Arrival(Basis):
         )
 
     @staticmethod
-    def _told_again(row: CallRow, info: CallInfo, request: CallRequest) -> bool:
-        """Whether nobody knows what became of a call that was answered with an error, and the model was told to try again."""
+    def _told_again(info: CallInfo, request: CallRequest) -> bool:
+        """Whether a call was answered with an error, and the model was told to try again."""
         # A record that another call of the same message has adopted is that call's.
-        return (
-            row.state == "in_doubt"
-            and info.message != request.message
-            and any(ids in request.failed for ids in info.asked_by)
-        )
+        return info.message != request.message and any(ids in request.failed for ids in info.asked_by)
 
     @staticmethod
     def _explained(info: CallInfo, request: CallRequest) -> bool:

@@ -38,9 +38,10 @@ from milepost.ledger.request import (
     CallRequest,
     OnOrphan,
 )
+from milepost.ledger.words import text, words
 from milepost.observe import Watch, log
 from milepost.operations import Operations
-from milepost.places import check_id, check_thread
+from milepost.places import check_id
 from milepost.sides import AsyncSide, BlockingSide
 from milepost.ticking import ticking
 
@@ -186,7 +187,7 @@ class Basis:
     def plan(self, request: CallRequest) -> Plan:
         """Key and fingerprint. Raises `InvalidConfig` for what cannot be recognised again."""
         policy, settings = self.policy(request), self.settings
-        thread = check_thread(request.thread) if request.thread else ""
+        thread = request.thread
         shown = dict(request.arguments)
         if policy.fingerprint is not None:
             shown = told("fingerprint", policy.fingerprint, request)
@@ -272,8 +273,8 @@ class Basis:
         try:
             verdict = await hands.do(policy.reconcile, record)
         except Exception as exc:
-            log.warning("reconcile of %r failed for the call %r: %r", record.tool, record.key, exc)
-            return unknown(note=f"reconcile raised {type(exc).__name__}: {exc}")
+            log.warning("reconcile of %r failed for the call %r: %s", record.tool, record.key, words(exc))
+            return unknown(note=f"reconcile raised {words(exc)}")
         if isinstance(verdict, Verdict):
             return verdict
         log.warning("reconcile of %r returned no verdict for the call %r", record.tool, record.key)
@@ -287,17 +288,19 @@ class Basis:
         await hands.sleep(look)
         plan.waited += look
 
-    async def flush(self, store: CallStore, plan: Plan) -> None:
-        """Store an outcome that this process could not store before."""
-        key = (plan.home, plan.key)
+    async def flush(self, store: CallStore, plan: Plan, record: str = "") -> bool:
+        """Store an outcome that this process could not store before, of the call of `plan` or of another record of its
+        thread. Whether there was one."""
+        key = (plan.home, record or plan.key)
         if key not in self._kept:
-            return
+            return False
         with self._lock:
             change = self._kept.get(key)
         if change is not None:
             await store.settle(plan.home, change, fence=plan.fence)
             with self._lock:
                 self._kept.pop(key, None)
+        return True
 
     def given(self, plan: Plan, question: Question) -> tuple[Verdict, str] | None:
         """The verdict that the run was resumed with, if it answers this question, and by whom."""
@@ -392,7 +395,7 @@ def told(what: str, function: Callable[[Any], Any], request: CallRequest) -> Any
         return function(request.arguments)
     except Exception as exc:
         raise InvalidConfig(
-            f"the {what} function of {request.tool!r} raised {type(exc).__name__} for the arguments of the call: {exc}",
+            f"the {what} function of {request.tool!r} raised {type(exc).__name__} for the arguments of the call: {text(exc)}",
             what=what,
         ) from exc
 

@@ -34,6 +34,7 @@ from milepost.ledger.request import (
     Succeeded,
     Suspended,
 )
+from milepost.ledger.words import words
 from milepost.observe import hushed, log
 
 _TRIES: Final = 3
@@ -142,14 +143,14 @@ class Core(Arrival):
     def classify(self, call: Call, error: BaseException) -> Outcome:
         """What an exception of the tool says about its effect."""
         if call.abandoned:
-            return InDoubt(f"its run was left while it was performed ({_words(error)})")
+            return InDoubt(f"its run was left while it was performed ({words(error)})")
         if isinstance(error, GraphInterrupt | CallStopped):
             return Suspended()
         # Of a transaction that did not come to its end, nothing is left.
         undone = call.policy.kind == "transactional" and not call.pledge and isinstance(error, Exception)
         if undone or isinstance(error, call.policy.not_applied):
-            return Failed(_words(error))
-        return InDoubt(_words(error), ended=not _cancelled(error))
+            return Failed(words(error))
+        return InDoubt(words(error), ended=not _cancelled(error))
 
     async def settle(self, hands: Hands, call: Call, outcome: Outcome) -> Replay | None:
         """Store what became of the call, durably.
@@ -373,11 +374,6 @@ class Core(Arrival):
                 "Run the thread again, or settle the call with Ledger.resolve.",
                 **facts_of(call),
             ) from exc
-
-
-def _words(error: BaseException) -> str:
-    name, text = type(error).__name__, str(error)
-    return f"{name}: {text}" if text else name
 
 
 def _cancelled(error: BaseException) -> bool:

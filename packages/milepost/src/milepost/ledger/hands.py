@@ -13,11 +13,19 @@ from typing import Any, ClassVar, Protocol
 from milepost.errors import InvalidConfig
 from milepost.sides import Side
 
+_GENERATES = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+
 
 def check_function(function: object, *, blocking: bool) -> None:
     """Raise `InvalidConfig` for what cannot be called so, before anything is recorded of it."""
     if not callable(function):
         raise InvalidConfig(f"{function!r:.200} is no function: there is nothing to perform", what="function")
+    if any(test(one) for test in _GENERATES for one in (function, type(function).__call__)):
+        raise InvalidConfig(
+            f"{function!r:.200} is a generator function: calling it performs nothing, and what it yields cannot be recorded. "
+            "Give a function that does the work and returns",
+            what="function",
+        )
     if blocking and is_async(function):
         raise InvalidConfig(
             f"{function!r:.200} is async: perform it with the async method, or give a plain function", what="function"

@@ -251,8 +251,9 @@ class Ledger:
         if given is not None:
             self._rollbacks.given.note(tool, function, given)
         here = _configurable_here()
-        run_of = None if here.get("thread_id") is None else str(here["thread_id"])
-        thread = run_of if thread_id is None else thread_id
+        run_of: object = here.get("thread_id")
+        given_or_here: object = run_of if thread_id is None else thread_id
+        thread = None if given_or_here is None else check_thread(given_or_here)
         if thread is None and scope == "thread":
             raise InvalidConfig(
                 f"the call {key!r} is made outside of a run: name its thread, thread_id=…, or use scope='global'",
@@ -262,8 +263,8 @@ class Ledger:
         return CallRequest(
             tool=tool,
             arguments={"args": list(args), "kwargs": dict(kwargs)},
-            thread="" if thread is None else check_thread(thread),
-            checkpoints=self.core.started_here() if scope == "thread" and thread == run_of else (),
+            thread=thread or "",
+            checkpoints=self.core.started_here() if scope == "thread" and thread == str(run_of) else (),
             key=key,
             scope=scope,
             policy=given,
@@ -429,14 +430,15 @@ class Ledger:
         decide: it is settled, its owner's lease has not ended, or, for `not_applied`, a worker that crashed might still
         act on it after `wait_timeout`.
         """
-        return run(self._upkeep.resolve(self.core.blocking(), key, verdict, by=by, note=note, thread=thread_id))
+        thread = None if thread_id is None else _thread_or_global(thread_id)
+        return run(self._upkeep.resolve(self.core.blocking(), key, verdict, by=by, note=note, thread=thread))
 
     async def aresolve(
         self, key: str | CallRecord, verdict: Verdict, *, by: str, note: str = "", thread_id: str | None = None
     ) -> CallRecord:
         """`resolve`, async."""
-        hands = self.core.asynchronous()
-        return await self._upkeep.resolve(hands, key, verdict, by=by, note=note, thread=thread_id)
+        thread, hands = None if thread_id is None else _thread_or_global(thread_id), self.core.asynchronous()
+        return await self._upkeep.resolve(hands, key, verdict, by=by, note=note, thread=thread)
 
 
 def _check_choice(what: str, value: object, choices: tuple[str, ...]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from milepost.ledger.policy import ToolPolicy, Verdict
+from milepost.places import check_thread
 
 EPOCH = "milepost_epoch"
 """Key under ``configurable``. Calls of another epoch are other calls: to perform on purpose what is recorded."""
@@ -29,6 +30,7 @@ class CallRequest:
     former: Mapping[str, Any] | None = None
     """`arguments` as an earlier release would have shown them, where that differs: for its records."""
     thread: str
+    """Text, once it is made: `1` and `"1"` are the same. Empty outside of threads."""
     message: str | None = None
     """``AIMessage.id``."""
     call: str | None = None
@@ -71,6 +73,11 @@ class CallRequest:
     """A digest of what the run was resumed with without saying which question that answers; "" without such an answer."""
     orphans: OnOrphan | None = None
     """Instead of the ledger's own setting."""
+
+    def __post_init__(self) -> None:
+        """Raises `InvalidConfig` for a thread that cannot be."""
+        if self.thread != "":
+            object.__setattr__(self, "thread", check_thread(self.thread))
 
 
 @dataclass(frozen=True, slots=True)

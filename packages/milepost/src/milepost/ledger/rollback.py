@@ -22,6 +22,7 @@ from milepost.ledger.policy import Given, ToolPolicy, idempotent
 from milepost.ledger.record import CallRecord
 from milepost.ledger.request import CallRequest
 from milepost.ledger.upkeep import Upkeep
+from milepost.ledger.words import words
 from milepost.places import Place
 from milepost.store import Chart
 
@@ -196,7 +197,7 @@ class Rollbacks:
         except CallStopped:
             raise
         except Exception as exc:
-            reason = f"{type(exc).__name__}: {exc}"
+            reason = words(exc)
             failed = book.change(row.thread, row.key, mark, "compensation_failed", by=by, note=reason, lease=0.0)
             await store.settle(row.thread, failed, fence=fence)
             raise CompensationFailed(

@@ -40,6 +40,7 @@ from milepost.ledger.basis import OverSaver
 from milepost.ledger.hands import Hands
 from milepost.ledger.policy import Declared
 from milepost.ledger.results import answer_of, replayed, stored
+from milepost.ledger.words import text
 from milepost.observe import log
 from milepost.tools import doubt
 from milepost.tools.arguments import arguments_of
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
 _is_invalid_resume: Callable[[BaseException], bool] = getattr(errors, "is_invalid_resume", lambda _: False)
 """Whether the answer to an interrupt does not fit its schema. An older LangGraph does not look."""
 
+_DRAINED: tuple[type[BaseException], ...] = tuple(filter(None, (getattr(errors, "GraphDrained", None),)))
+"""A graph that the tool runs was told to end, and did so between two steps. An older LangGraph has no such thing."""
 _ANSWERS = JsonPlusSerializer()
 _SEATS = 1024
 """Tasks of which is remembered which calls they perform."""
@@ -143,13 +146,16 @@ class Ledger(PlainLedger):
     ) -> Any:
         call = request.tool_call
         policy = self.policy(call["name"])
-        if request.tool is None or not policy.effectful:
+        if not policy.effectful:
             return await hands.do(execute, request)
         conversation = self._conversations.of(request.state, self._messages_key)
         asked, already = conversation.asked(call["id"]), conversation.answer(call["id"])
         # Where a message uses an id twice, it is not known which of its calls was answered.
         if already is not None and asked is not None and asked.times == 1:
             return already
+        if request.tool is None:
+            found = await self._without_its_tool(hands, request, policy, conversation)
+            return await hands.do(execute, request) if found is None else _from_record(found, call)
         with _stopping(call["name"]):
             task = task_of(request.runtime)
             wanted = self._wanted(call, request.tool, policy, task, conversation)
@@ -162,15 +168,31 @@ class Ledger(PlainLedger):
         try:
             done = await self.core.perform(hands, wanted, body)
         except BaseException as exc:
-            if isinstance(exc, CallPaused) and wanted.plain:
-                log.warning(_PLAIN_AT_PAUSE, exc.facts["id"], call["name"])
+            _warn_of_plain(exc, wanted)
             return attempt.ended(exc)
         if isinstance(done, Replay):
-            then = done.record.info.call
-            return replayed(answer_of(done.result, call["name"], then), done.record.key, then, call["id"])
+            return _from_record(done, call)
         if attempt.parent is not None:
             raise attempt.parent
         return attempt.answer
+
+    async def _without_its_tool(
+        self, hands: Hands, request: ToolCallRequest, policy: ToolPolicy, conversation: Conversation
+    ) -> Replay | None:
+        """What is recorded of a call of a tool that the process does not have: renamed, removed, or made up by the model."""
+        with _stopping(request.tool_call["name"]):
+            try:
+                wanted = self._wanted(request.tool_call, None, policy, task_of(request.runtime), conversation)
+                self.core.plan(wanted)
+            except InvalidConfig:
+                if policy.key is not None:
+                    raise  # Which call it is, its arguments as the model gave them do not say.
+                return None  # No such call was ever recorded.
+        try:
+            return await self.core.recorded(hands, wanted)
+        except CallPaused as exc:
+            _warn_of_plain(exc, wanted)
+            raise
 
     # What is asked of the ledger.
 
@@ -345,10 +367,10 @@ class _Attempt:
         except BaseException as exc:
             self._original = exc
             self._call.abandoned = self._watch.close()
-            if isinstance(exc, GraphBubbleUp) or _is_invalid_resume(exc):
-                raise _Passed(str(exc)) from exc
+            if isinstance(exc, _DRAINED) or _is_invalid_resume(exc):
+                raise _Passed(text(exc)) from exc
             if not self._watch.entered:
-                raise ArgumentsRefused(str(exc)) from exc
+                raise ArgumentsRefused(text(exc)) from exc
             raise
         if self._watch.close():
             self._call.abandoned = True
@@ -429,6 +451,17 @@ def _digest_of(answer: Any) -> str:
     """Equal for equal answers."""
     kind, data = _ANSWERS.dumps_typed(answer)
     return hashlib.sha256(kind.encode() + data).hexdigest()[:16]
+
+
+def _from_record(done: Replay, call: ToolCall) -> Any:
+    """The recorded answer, for the call at hand."""
+    then = done.record.info.call
+    return replayed(answer_of(done.result, call["name"], then), done.record.key, then, call["id"])
+
+
+def _warn_of_plain(error: BaseException, wanted: CallRequest) -> None:
+    if isinstance(error, CallPaused) and wanted.plain:
+        log.warning(_PLAIN_AT_PAUSE, error.facts["id"], wanted.tool)
 
 
 @contextmanager

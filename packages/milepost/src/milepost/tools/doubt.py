@@ -7,6 +7,8 @@ from contextlib import suppress
 from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any
 
+from milepost.ledger.words import shown, text, words
+
 _OUTCOME_UNKNOWN = (
     "The outcome of this call is unknown: it may have been performed, and it may not. Do not repeat it, whatever else "
     "this message asks for. ({error})"
@@ -18,7 +20,7 @@ _HEAP_TYPE = 1 << 9
 
 def message(error: BaseException) -> str:
     """The message that answers a call whose function raised `error`."""
-    return _OUTCOME_UNKNOWN.format(error=f"{type(error).__name__}: {error}")
+    return _OUTCOME_UNKNOWN.format(error=words(error))
 
 
 def exception(error: Exception) -> Exception:
@@ -48,10 +50,10 @@ class _InDoubt:
         """The class of one exception: none that the application's classes are to hear of."""
 
     def __str__(self) -> str:
-        return _OUTCOME_UNKNOWN.format(error=str(self.__of) or type(self).__name__)
+        return _OUTCOME_UNKNOWN.format(error=text(self.__of) or type(self).__name__)
 
     def __repr__(self) -> str:
-        return _OUTCOME_UNKNOWN.format(error=repr(self.__of))
+        return _OUTCOME_UNKNOWN.format(error=shown(self.__of))
 
     def __getattr__(self, name: str) -> Any:
         # What lies in slots.

@@ -15,6 +15,7 @@ from langgraph.prebuilt import ToolNode, ToolRuntime
 from milepost.codec.calls import Checkpoints
 from milepost.errors import InvalidConfig
 from milepost.ledger.request import EPOCH
+from milepost.places import check_thread
 
 _DURABILITY = "__pregel_durability"
 _RESUME_MAP = "__pregel_resume_map"
@@ -49,7 +50,7 @@ class Task:
 
 
 def task_of(runtime: ToolRuntime[Any, Any]) -> Task:
-    """The task of a tool call. Raises `InvalidConfig` outside a graph with a checkpointer."""
+    """The task of a tool call. Raises `InvalidConfig` outside a graph with a checkpointer, and for a thread that cannot be."""
     info = runtime.execution_info
     inner: Mapping[str, Any] = runtime.config.get("configurable", {})
     if info is None or info.thread_id is None:
@@ -61,7 +62,8 @@ def task_of(runtime: ToolRuntime[Any, Any]) -> Task:
         )
     path = runtime.config.get("metadata", {}).get(_PATH) or ()
     return Task(
-        info.thread_id,
+        # LangGraph hands on what the config has: a number, or a UUID.
+        check_thread(info.thread_id),
         info.checkpoint_ns,
         info.task_id,
         info.checkpoint_id,

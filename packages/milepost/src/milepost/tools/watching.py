@@ -62,11 +62,9 @@ class Watch:
                 update["func"] = self._around(tool.func)
             if tool.coroutine is not None:
                 update["coroutine"] = self._around_async(tool.coroutine)
-            return tool.model_copy(update=update)
+            return _Outside.around(tool.model_copy(update=update), self)
         # A copy of an unknown class would take what its tool remembers with it: it is called from outside instead.
-        watched = _Outside(name=tool.name, description=tool.description, args_schema=tool.args_schema)
-        watched.let_in(tool, self)
-        return watched
+        return _OfItsOwn.around(tool, self)
 
     def _around(self, function: Any) -> Any:
         @functools.wraps(function)
@@ -98,44 +96,107 @@ class Watch:
         return handle
 
 
-def _keeps(kind: type[StructuredTool | Tool], *methods: str) -> bool:
+def _base_of(kind: type[BaseTool]) -> type[BaseTool]:
+    return next(base for base in (StructuredTool, Tool, BaseTool) if issubclass(kind, base))
+
+
+def _keeps(kind: type[BaseTool], *methods: str) -> bool:
     """Whether a class of tool has these methods from LangChain: one of its own may do the work, and not call the function."""
-    base = StructuredTool if issubclass(kind, StructuredTool) else Tool
+    base = _base_of(kind)
     return all(getattr(kind, name) is getattr(base, name) for name in methods)
 
 
+def _may_say(handler: object, text: str) -> bool:
+    """Whether a tool's handler of validation errors may have made `text` of one."""
+    return callable(handler) or text == (handler if isinstance(handler, str) else "Tool input validation error")
+
+
+class Handled(Exception):
+    """The tool has made a message of an exception of its own, and does not say of which."""
+
+
 class _Outside(BaseTool):
-    """A tool of a class that we cannot look into."""
+    """Around a watched tool: what is raised once its function has returned is an exception of the tool as well."""
+
+    @classmethod
+    def around(cls, tool: BaseTool, watch: Watch) -> BaseTool:
+        made = cls(name=tool.name, description=tool.description, args_schema=tool.args_schema)
+        made.let_in(tool, watch)
+        return made
 
     def let_in(self, tool: BaseTool, watch: Watch) -> None:
         self._tool = tool
         self._watch = watch
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        with self._unless_refused():
-            return self._heard(self._tool.invoke(input, config, **kwargs))
+        with self._watching():
+            return self._heard(self._tool.invoke(input, config, **kwargs), input)
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        with self._unless_refused():
-            return self._heard(await self._tool.ainvoke(input, config, **kwargs))
+        with self._watching():
+            return self._heard(await self._tool.ainvoke(input, config, **kwargs), input)
 
     @contextmanager
-    def _unless_refused(self) -> Generator[None]:
-        """Arguments that the schema refuses never reach the body."""
+    def _watching(self) -> Generator[None]:
         try:
-            with self._watch.inside():
-                yield
-        except ValidationError as exc:
-            methods = (getattr(type(self._tool), name) for name in ("_run", "_arun"))
-            bodies = {getattr(method, "__code__", None) for method in methods}
-            self._watch.entered = any(frame.f_code in bodies for frame, _ in traceback.walk_tb(exc.__traceback__))
+            yield
+        except BaseException as exc:
+            if self._watch.entered and self._watch.error is None:
+                self._watch.error = exc
             raise
 
-    def _heard(self, answer: Any) -> Any:
-        """An exception of which the tool has made a message: which one it was, it does not say."""
-        if self._tool.handle_tool_error and isinstance(answer, ToolMessage) and answer.status == "error":
-            self._watch.error = ToolException(answer.text)
+    def _heard(self, answer: Any, _asked: Any) -> Any:
         return answer
 
     def _run(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError(args, kwargs)
+
+
+class _OfItsOwn(_Outside):
+    """Around a tool of a class that we cannot look into: it is its body, but where arguments are known not to reach that."""
+
+    @contextmanager
+    def _watching(self) -> Generator[None]:
+        try:
+            with self._watch.inside():
+                yield
+        except ValidationError as exc:
+            if self._checks_first() and _raised_by_the_check(exc, _base_of(type(self._tool))):
+                self._watch.entered, self._watch.error = False, None
+            raise
+
+    def _heard(self, answer: Any, asked: Any) -> Any:
+        """An exception of which the tool has made a message: which one it was, it does not say."""
+        tool = self._tool
+        checked = tool.handle_validation_error
+        if not (tool.handle_tool_error or checked) or not isinstance(answer, ToolMessage) or answer.status != "error":
+            return answer
+        if not checked or not _may_say(checked, answer.text):
+            self._watch.error = ToolException(answer.text)
+        elif self._checks_first() and self._refuses(asked):
+            self._watch.entered = False
+        else:
+            self._watch.error = Handled(answer.text)
+        return answer
+
+    def _checks_first(self) -> bool:
+        """Whether it is LangChain that calls its body, once the arguments fit. Who overrides that may do the work there."""
+        return _keeps(type(self._tool), "invoke", "ainvoke", "run", "arun", "_to_args_and_kwargs", "_parse_input")
+
+    def _refuses(self, asked: Any) -> bool:
+        """Whether the schema refuses the arguments, asked again."""
+        try:
+            self._tool._parse_input(dict(asked["args"]), asked["id"])  # noqa: SLF001 - what LangChain asks first
+        except ValidationError:
+            return True
+        return False
+
+
+def _raised_by_the_check(error: BaseException, base: type[BaseTool]) -> bool:
+    """Whether it comes from LangChain's check of the arguments: the body, too, may call tools that refuse theirs."""
+    codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    running = (BaseTool.run.__code__, BaseTool.arun.__code__)
+    run = next((at for at, code in enumerate(codes) if code in running), len(codes))
+    # It raises again what it has caught, and is there twice.
+    called = next((code for code in codes[run:] if code not in running), None)
+    return called is base._to_args_and_kwargs.__code__  # noqa: SLF001

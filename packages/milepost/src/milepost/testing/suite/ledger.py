@@ -191,6 +191,20 @@ class CallsOnce(Behaviours):
             assert (await worker.run(more)).key != first.key
 
     @needs("ledger")
+    async def test_a_call_that_is_asked_for_again_before_it_is_in_doubt_is_the_same(self, lab: Lab) -> None:
+        tools = {"charge": quick(idempotent), "send": quick(unsafe)}
+        leases: dict[str, Any] = {"charge": "1h", "send": 0}
+        stops = {"charge": CallInProgress, "send": OrphanFound}
+        for tool, stop in stops.items():
+            first = await Worker(lab, lease=leases[tool], tools=tools).run(wants(tool, call=tool, human="h1"))
+            known = frozenset({("m1", tool), ("m2", tool)})
+            again = wants(tool, message="m2", call=tool, human="h1", branch=known, failed=(("m1", tool),))
+            with pytest.raises(stop):
+                await Worker(lab, tools=tools).run(again)
+            (record,) = [record for record in await Worker(lab).calls() if record.tool == tool]
+            assert record.downstream_key == first.key
+
+    @needs("ledger")
     async def test_equal_calls_that_are_asked_for_again_adopt_a_record_each(self, lab: Lab) -> None:
         worker = Worker(lab, lease=0, tools={"charge": quick(idempotent)})
         told, known = (("m1", "c1"), ("m1", "c2")), frozenset({("m1", "c1"), ("m1", "c2"), ("m2", "c3"), ("m2", "c4")})

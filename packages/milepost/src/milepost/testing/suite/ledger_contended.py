@@ -19,6 +19,7 @@ from milepost.ledger import (
     PayloadMismatch,
     Succeeded,
     applied,
+    current_call,
     idempotent,
     keyed,
     not_applied,
@@ -259,6 +260,56 @@ class CallsFaults(Behaviours):
         plan.disarm()
         with pytest.raises(CallInDoubt):
             await worker.do(wants())
+
+    @needs("ledger")
+    async def test_what_a_store_that_was_gone_has_not_heard_is_told_to_who_asks_again(self, lab: Lab) -> None:
+        plan = Plan()
+        worker = Worker(lab, lab.faulty(plan), tools={"charge": quick(idempotent)})
+        await worker.do(wants(call="first"))
+        keys: list[str] = []
+
+        def charge(error: BaseException | None = None) -> str:
+            keys.append(current_call().key)
+            if len(keys) < 3:
+                plan.arm("before", times=100)
+            if error is not None:
+                raise error
+            return "paid"
+
+        with pytest.raises(TimeoutError):
+            await worker.perform(wants(human="h"), lambda: charge(TimeoutError("no answer")))
+        plan.disarm()
+        # The model was told of an error, and asks for the same.
+        known = frozenset({("m1", "c1"), ("m2", "c2")})
+        again = wants(message="m2", call="c2", human="h", branch=known, failed=(("m1", "c1"),))
+        with pytest.raises(CallUnrecorded):
+            await worker.perform(again, charge)
+        plan.disarm()
+        # Its record is another's, which it goes by.
+        assert (await worker.perform(again, charge)).result == "paid"
+        assert len(keys) == 2
+        assert len(set(keys)) == 1
+
+    @needs("ledger")
+    @pytest.mark.parametrize("make", [unsafe, idempotent])
+    async def test_an_exception_that_cannot_say_what_it_is(self, lab: Lab, make: Any) -> None:
+        class Speechless(Exception):
+            def __str__(self) -> str:
+                return str(self.code)  # type: ignore[attr-defined]
+
+            __repr__ = __str__
+
+        worker = Worker(lab, tools={"charge": quick(make)})
+        with pytest.raises(CallInDoubt if make is unsafe else Speechless):
+            await worker.do(wants(), Speechless())
+        (record,) = await worker.calls()
+        assert (record.state, record.told) == ("in_doubt", True)
+        assert record.reason.startswith("Speechless: ")
+        asks = quick(make, reconcile=lambda _: (_ for _ in ()).throw(Speechless()))
+        worker = Worker(lab, tools={"charge": asks})
+        if make is unsafe:
+            with pytest.raises(CallInDoubt, match="reconcile raised Speechless"):
+                await worker.do(wants())
 
     @needs("ledger")
     async def test_every_request_carried_out_twice(self, lab: Lab) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 import pytest
 from langchain_core.messages import AIMessage
@@ -12,6 +13,7 @@ from milepost.callstore import CallQuery
 from milepost.errors import InvalidConfig, ThreadDeleted, UnsettledCalls
 from milepost.ledger import (
     BarrierTimeout,
+    CallInDoubt,
     Failed,
     InDoubt,
     LedgerError,
@@ -173,6 +175,19 @@ class CallsKeys(Behaviours):
         records = await workers[0].calls("" if scope == "global" else "thread")
         assert [record.info.own for record in records] == ["invoice-1"] * len(asked)
         assert "invoice-1" in [record.key for record in records], "as without tenants and epochs"
+
+    @needs("ledger")
+    @pytest.mark.parametrize("thread", [17, 0, UUID(int=1)], ids=repr)
+    async def test_a_thread_is_its_text(self, lab: Lab, thread: Any) -> None:
+        worker = Worker(lab, default=quick(unsafe))
+        assert await worker.do(wants(thread=thread), "first") == "first"
+        assert await worker.do(wants(thread=str(thread)), "again") == "first"
+        assert await worker.once("own", str, 1, thread_id=thread) == "1"
+        with pytest.raises(CallInDoubt) as doubted:
+            await worker.do(wants(thread=thread, call="c2"), TimeoutError("lost"))
+        await worker.resolve(doubted.value.facts["key"], applied(), thread_id=thread)
+        states = await worker.states(str(thread))
+        assert states == await worker.states(thread) == [("succeeded", 0, 0)] * 3
 
     @needs("ledger")
     async def test_a_key_of_the_tools_class(self, lab: Lab) -> None:
