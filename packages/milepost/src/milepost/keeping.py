@@ -255,7 +255,8 @@ class Keeping(ABC):
         Checkpoints have the parents that they had when they went: one whose parent had gone before has none. Safe to
         repeat. Keys that sealed what is archived must be among the saver's.
 
-        Raises `Conflict` when the thread has checkpoints that are not in the archive, and `Corrupt`.
+        Raises `Conflict` when the thread has checkpoints that are not in the archive, or is deleted meanwhile, and
+        `Corrupt`.
         """
         name = None if thread_id is None else check_thread(thread_id)
         return run(chores.restore(self._ops, self._blocking(), check_path(path, "path"), name))

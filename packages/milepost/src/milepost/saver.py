@@ -427,7 +427,8 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
         """Copy everything of a thread: all namespaces, history, writes and order. A no-op without a source. Safe to repeat.
         Holds the lease of the target meanwhile, unless a run does: maintenance leaves it alone.
 
-        Raises `Conflict` when the target has checkpoints that the source has not.
+        Raises `Conflict` when the target has checkpoints that the source has not, and when the source is shortened, or one
+        of the two deleted, meanwhile: what was copied by then may be left of the target.
         """
         source, target = check_thread(source_thread_id, "source"), check_thread(target_thread_id, "target")
         run(self._ops.copy_thread(self._blocking(), source, target))
