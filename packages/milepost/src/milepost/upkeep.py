@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -184,9 +185,20 @@ class Order:
     """Whether the store keeps one, whose unsettled calls hold checkpoints."""
     clock: Callable[[], float] = time.time
     progress: Progress | None = None
+    """Called after each thread: how many were looked at, and what became of the last one."""
     stop: Callable[[], bool] = lambda: False
     """Asked before each thread."""
-    """Called after each thread: how many were looked at, and what became of the last one."""
+
+    def now(self) -> float:
+        """What the clock says. Raises `InvalidConfig` for what is no time: by that, everything could be old."""
+        now: object = self.clock()
+        if isinstance(now, bool) or not isinstance(now, int | float) or not math.isfinite(now):
+            raise InvalidConfig(
+                f"clock returned {now!r:.200}: it must return the seconds since the epoch, as a finite number",
+                what="clock",
+                value=repr(now),
+            )
+        return float(now)
 
 
 def policies_of(policy: object) -> tuple[Retention, ...]:
@@ -240,6 +252,7 @@ async def maintain(store: Store, codec: Codec, order: Order, history: History, a
     asker = Asker(order.hooks, ask, watch)
     reports: list[ThreadReport] = []
     seen = 0
+    order.now()  # wrong for one thread, it is wrong for all
     after: tuple[str, ...] | None = None
     while True:
         threads, after = await _page(store, order, after)
@@ -370,7 +383,7 @@ class _Job:
                 return held
 
     async def _plan(self, held: Collection[Place] | None) -> ThreadPlan | None:
-        order, now = self.order, self.order.clock()
+        order, now = self.order, self.order.now()
         choose = by_policy(order.policies, self.thread, now, held)
 
         def compact(survey: Survey) -> Coroutine[Any, Any, Compacted | None]:
