@@ -10,6 +10,7 @@ from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.base import CheckpointTuple
 
 from milepost.errors import Conflict, ThreadDeleted
+from milepost.retention import Retention
 from milepost.store import Batch, Store
 from milepost.testing.chain import Chain, at, checkpoint, id_of, inside
 from milepost.testing.lab import Face, Lab
@@ -102,6 +103,23 @@ class Prune(Behaviours):
             assert await saver.ids(root.latest) == ["0004", "0003"]
             assert await saver.ids(child.latest) == ["0004c", "0002c"]
             assert await saver.ids(child.latest, before=root.at("0003"), limit=1) == ["0002c"]
+
+    @pytest.mark.parametrize("source", ["update", "fork"])
+    async def test_a_fork_that_is_the_latest_goes_on_as_before(self, lab: Lab, source: str) -> None:
+        """A subgraph that remembers is read as of the fork's parent, as after `maintain`."""
+        for thread in ("pruned", "maintained"):
+            root, child = Chain(lab.saver, thread), Chain(lab.saver, thread, ns="child")
+            for number in range(1, 4):
+                await root.put({"n": number})
+                await child.put({"y": number}, metadata={"parents": {"": f"{number:04}"}}, id=f"{number:04}c")
+            await root.put({"n": 9}, parent="0002", metadata={"source": source})
+        await lab.saver.prune(["pruned"])
+        await lab.saver.maintain(Retention(keep_last=1), threads=["maintained"])
+        async for saver in lab.views():
+            for thread in ("pruned", "maintained"):
+                assert await saver.ids(at(thread)) == ["0004", "0002"]
+                assert await saver.ids(at(thread, "child"), before=at(thread, "", "0002"), limit=1) == ["0001c"]
+            assert await saver.ids(at("pruned", "child")) == await saver.ids(at("maintained", "child"))
 
     async def test_room_is_given_back(self, lab: Lab) -> None:
         chain = Chain(lab.saver)
