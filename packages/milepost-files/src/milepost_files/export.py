@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from milepost.errors import Conflict
 from milepost.store import Batch
 
 from milepost_files.calls import CallSpot
@@ -35,20 +36,24 @@ _Thing = tuple[Reached, int, PackPlace | Found | tuple[str, str, list[Cited]] | 
 
 
 def export(log: Log, after: tuple[str, ...] | None, limit: int) -> Batch | None:
-    """The cursor names the generation. After a drop the packs may be others, so an export begun before starts again:
-    to load a batch twice does no harm. It also names the state that the packs were first read in: when that is another
+    """The cursor names the generation and the last rewriting: what was handed out before a drop, or a migration, does not
+    go with what is there after it. It also names the state that the packs were first read in: when that is another
     one at the end, packs of checkpoints that were read later may have come, so all packs are read once more; and again
     where some of them have meanwhile become one, which may lie before the cursor."""
 
     def plan(index: Index) -> _Portion | None:
         if index.empty:
             return None
-        generation, state, *reached = after or ("", "")
-        if generation != str(index.generation):
-            state, reached = _state(index), []
-        return _portion(index, state, tuple(reached), max(limit, 1))
+        past, state, *reached = after or (_past(index), _state(index))
+        return _portion(index, state, tuple(reached), max(limit, 1)) if past == _past(index) else None
 
-    return reading(log, plan, _read)
+    batch = reading(log, plan, _read)
+    if batch is None and after is not None:
+        raise Conflict(
+            f"thread {log.thread!r} was shortened, deleted or rewritten while it was read: read it again from its beginning",
+            thread=log.thread,
+        )
+    return batch
 
 
 def _portion(index: Index, state: str, reached: Reached, limit: int) -> _Portion:
@@ -60,7 +65,7 @@ def _portion(index: Index, state: str, reached: Reached, limit: int) -> _Portion
         if place <= reached:
             continue
         if count >= limit or size >= _PORTION_BYTES:
-            portion.cursor = (str(index.generation), state, *last)
+            portion.cursor = (_past(index), state, *last)
             break
         if isinstance(thing, Found):
             portion.rows.append(thing)
@@ -73,8 +78,13 @@ def _portion(index: Index, state: str, reached: Reached, limit: int) -> _Portion
         size, count, last = size + length, count + 1, place
     else:
         if state != _state(index, again=again):
-            portion.cursor = (str(index.generation), _state(index, again=True), _AGAIN)
+            portion.cursor = (_past(index), _state(index, again=True), _AGAIN)
     return portion
+
+
+def _past(index: Index) -> str:
+    """Names what was taken away, or put in the place of other things."""
+    return f"{index.generation}.{index.rewritten}"
 
 
 def _state(index: Index, *, again: bool = False) -> str:

@@ -23,7 +23,7 @@ from milepost_files.calls import CallIndex
 from milepost_files.frames import Record
 from milepost_files.uptime import Uptime
 
-_SNAPSHOT: Final = 5
+_SNAPSHOT: Final = 6
 _MAGIC: Final = b"MPX1"
 
 # About what a record takes in a log besides its blob and its texts, rather too much than too little: only the decision
@@ -231,6 +231,8 @@ class Index:
         """Up to where there were zeros, and nothing else, when the log was last looked at."""
         self.merged = 0
         """How often, since this index was begun, a pack took the place of others that it holds."""
+        self.rewritten = 0
+        """Where the last frame is that rewrote checkpoints in their place, if there is one."""
         self.frames = 0
         self.live = 0
         self.created = 0.0
@@ -346,6 +348,7 @@ class Index:
                 self.calls.forget(record[1])
             elif kind == frames.UNWRITE:
                 self._unwrite(record[1])
+                self.rewritten = body
             elif kind == frames.LEASE:
                 self.lease, self.ends = Lease(*record[1:]), None
             elif kind == frames.ENDS:
@@ -481,6 +484,7 @@ class Index:
                 self.calls.freeze(),
                 self.end,
                 *self.tip,
+                self.rewritten,
                 self.frames,
                 self.live,
                 self.created,
@@ -512,6 +516,7 @@ class Index:
             index.end,
             tip,
             header,
+            index.rewritten,
             index.frames,
             index.live,
             index.created,

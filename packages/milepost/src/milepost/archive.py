@@ -7,7 +7,8 @@ A file is a sequence of frames, each appended as a whole and synced before anyth
     body                an envelope around the msgpack of [rows, writes, packs], compressed
 
 The thread's name is the one that it has in the store, with its tenant. Checkpoints, writes and packs are as the store
-has them, so what was sealed with a key is sealed here too; ids are not. A pack that an earlier frame has is left out. A
+has them, so what was sealed with a key is sealed here too; ids are not. Ancestors that stay, and that a delta channel of
+what goes is rebuilt from, are there as well. What an earlier frame has as it is, a pack too, is left out. A
 last frame that was cut short is what a crash left, of a step that was not carried out: it is passed over, and replaced
 by the next one. Lengths that do not verify are damage, behind which nothing is read, and nothing written.
 
@@ -26,7 +27,7 @@ from bisect import bisect_right
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -124,9 +125,10 @@ class ArchiveFolder(Hooks):
                 if not os.fstat(file.fileno()).st_size:
                     path.unlink()
                 return False
-            end, known = _end_of(file, path)
+            end, known, new = _end_of(file, path, batch)
             file.truncate(end)
-            file.write(_encoded(self._name(thread), batch, known))
+            if new.rows or new.writes:
+                file.write(_encoded(self._name(thread), new, known))
             file.flush()
             os.fsync(file.fileno())
         self._sync()
@@ -250,6 +252,7 @@ class Whole(NamedTuple):
 def whole(path: str | os.PathLike[str]) -> Whole:
     """All that an archive holds. Raises as `frames`."""
     rows: dict[tuple[str, str], CheckpointRow] = {}
+    parents: dict[tuple[str, str], str | None] = {}
     writes: dict[tuple[str, str, str, int], tuple[str, str, WriteRow]] = {}
     packs: list[Pack] = []
     thread, end = "", 0
@@ -259,11 +262,14 @@ def whole(path: str | os.PathLike[str]) -> Whole:
         thread, end = frame.thread, frame.end
         # A step that was not carried out is archived again.
         rows |= {(row.ns, row.id): row for row in frame.batch.rows}
+        # An ancestor that stayed, and got another parent before it went: what is rebuilt from it has to find the first one.
+        parents = {(row.ns, row.id): row.parent for row in frame.batch.rows} | parents
         writes |= {(ns, id, row.task, row.idx): (ns, id, row) for ns, id, row in frame.batch.writes}
         packs += frame.batch.packs
     if not thread:
         raise Corrupt(f"the archive {path} holds nothing", damage="archive")
-    ordered = sorted(rows.values(), key=lambda row: (row.key, row.ns))
+    linked = [row._replace(parent=up) if (row.ns, up := parents[at]) in rows else row for at, row in rows.items()]
+    ordered = sorted(linked, key=lambda row: (row.key, row.ns))
     batch = Batch(tuple(ordered), tuple(writes.values()), tuple(packs))
     return Whole(thread, batch, max(0, Path(path).stat().st_size - end))
 
@@ -288,20 +294,28 @@ def _pieces(file: IO[bytes], path: Path) -> Iterator[tuple[bytes, int, int]]:
         yield file.read(head_size), start, at
 
 
-def _end_of(file: IO[bytes], path: Path) -> tuple[int, tuple[Span, ...]]:
-    """Where the last whole frame ends, and which items the frames have. Raises `Corrupt` for what does not verify: nothing
-    may rest on an archive that cannot be restored."""
+def _end_of(file: IO[bytes], path: Path, batch: Batch) -> tuple[int, tuple[Span, ...], Batch]:
+    """Where the last whole frame ends, which items the frames have, and what of `batch` they do not have as it is. Raises
+    `Corrupt` for what does not verify: nothing may rest on an archive that cannot be restored."""
     known: list[Span] = []
+    rows = {(row.ns, row.id): row for row in batch.rows}
+    writes = dict.fromkeys(batch.writes)
     last = 0
     for head, start, end in _pieces(file, path):
         known += (Span(*span) for span in _head(head, path)[2])
         file.seek(start)
         try:
-            unwrap(file.read(end - start))
+            held = _batch(unwrap(file.read(end - start)))
         except Corrupt as exc:
             raise Corrupt(f"the archive {path} is damaged between bytes {start} and {end}", damage="archive") from exc
+        for row in held.rows:
+            found = rows.get((row.ns, row.id))
+            if found is not None and found[:5] == row[:5]:
+                del rows[row.ns, row.id]
+        for write in held.writes:
+            writes.pop(write, None)
         last = end
-    return last, merge_spans(known)
+    return last, merge_spans(known), replace(batch, rows=tuple(rows.values()), writes=tuple(writes))
 
 
 def _head(data: bytes, path: Path) -> Any:

@@ -253,10 +253,11 @@ class Keeping(ABC):
         """Load an archive that `milepost.archive.ArchiveFolder` wrote: into the thread it is of, if nothing is left of
         that, or into `thread_id`.
 
-        Checkpoints have the parents that they had when they went: one whose parent had gone before has none. Safe to
-        repeat. Keys that sealed what is archived must be among the saver's.
+        Checkpoints have the parents that they had when they were first archived: one whose parent had gone before has none.
+        With them are the ancestors that their delta channels are rebuilt from. Safe to repeat. Keys that sealed what is archived must be among the saver's.
 
-        Raises `Conflict` when the thread has checkpoints that are not in the archive, and `Corrupt`.
+        Raises `Conflict` when the thread has checkpoints that are not in the archive, or is deleted meanwhile, and
+        `Corrupt`.
         """
         name = None if thread_id is None else check_thread(thread_id)
         return run(chores.restore(self._ops, self._blocking(), check_path(path, "path"), name))

@@ -196,7 +196,7 @@ class Lineage:
         return {place for place in found if (facts := self.facts(self.rows[place])) is not None and facts.deltas}
 
     def latest(self) -> set[Place]:
-        """What a thread goes on from, the latest checkpoint of each namespace, and what is pinned.
+        """What a thread goes on from, the latest checkpoint of each namespace, and what is pinned, with what these replay.
 
         The namespace of a single call of a subgraph (it has a task id, after a colon) goes with the root checkpoint
         that made the call, once that one was stored: nothing will ever resume it.
@@ -204,7 +204,9 @@ class Lineage:
         heads = {place for place in self.heads() if not place[0].startswith(BEFORE)}
         pinned = {(row.ns, row.id) for row in self._perhaps_pinned if self.pinned(row)}
         firm = self._with_roots(pinned) & self.rows.keys()
-        firm |= self._replayed(firm) | {place for ns, _ in heads for place in self.replaced(ns)}
+        # Who goes on from a fork reads subgraphs as of its parent; from any other latest checkpoint, as they are.
+        forks = {place for place in heads if (facts := self.facts(self.rows[place])) is not None and facts.forked}
+        firm |= self._replayed(firm | forks) | {place for ns, _ in heads for place in self.replaced(ns)}
         roots = self.needed(place for place in heads | firm if not place[0])
         kept = {place for place in heads if not self._over(self.rows[place], roots)} | firm
         # What they are rebuilt from stays for them alone: it is not what its own channels need that is needed, too.

@@ -444,7 +444,8 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
         """Copy everything of a thread: all namespaces, history, writes and order. A no-op without a source. Safe to repeat.
         Holds the lease of the target meanwhile, unless a run does: maintenance leaves it alone.
 
-        Raises `Conflict` when the target has checkpoints that the source has not.
+        Raises `Conflict` when the target has checkpoints that the source has not, and when the source is shortened, or one
+        of the two deleted, meanwhile: what was copied by then may be left of the target.
         """
         source, target = check_thread(source_thread_id, "source"), check_thread(target_thread_id, "target")
         run(self._ops.copy_thread(self._blocking(), source, target))
@@ -460,7 +461,8 @@ class Saver(Keeping, BaseCheckpointSaver[str]):
         ``keep_latest`` keeps the latest checkpoint of each namespace with its writes, writes that wait for their
         checkpoint, and the ancestors that its delta channels are rebuilt from; ``delete`` (or ``delete_all``, as
         LangGraph's server says) removes everything. Unknown threads are skipped. The namespace of a single call of a
-        subgraph goes with the root checkpoint that made the call. Pinned checkpoints stay, with what replaying them reads.
+        subgraph goes with the root checkpoint that made the call. Pinned checkpoints stay, with what replaying them reads;
+        so does what going on from a latest checkpoint reads that is a fork, or an update.
         A lease is not asked for: `maintain` leaves threads alone that somebody drives.
 
         Raises `Conflict` when a thread is written to faster than it can be planned.

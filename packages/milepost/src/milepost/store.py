@@ -424,13 +424,13 @@ class Store(Strays, Protocol):
         ...
 
     async def export(self, thread: str, after: tuple[str, ...] | None, limit: int) -> Batch | None:
-        """A part of the thread: at most about `limit` rows. None when there is no such thread."""
+        """A part of the thread: at most about `limit` rows. None when there is no such thread. Raises `Conflict` where what
+        came before `after` is not what the thread was going on from: it was shortened, deleted or rewritten since."""
         ...
 
     async def load(self, thread: str, batch: Batch) -> None:
-        """Take over a batch of another thread or store as it is: keys and times included. Writes are first-wins or
-        last-wins as in `put_writes`. Clears a tombstone: who copies to a deleted thread means it. The thread has another
-        token from then on, also where all of it was there."""
+        """Take over a batch of another thread or store as it is, keys and times included; of writes, as `put_writes` does.
+        Clears a tombstone: who copies to it means it. The thread has another token then, also where all of it was there."""
         ...
 
     async def acquire(self, thread: str, owner: str, ttl: float, over: int | None = None) -> Lease:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -12,7 +13,7 @@ from milepost.callstore import CALL_PAGE, UNSETTLED, CallQuery, CallStore
 from milepost.codec import Codec
 from milepost.codec.calls import CallInfo, about_call
 from milepost.compacting import Compacted, Compaction, History, compacted
-from milepost.errors import InvalidConfig, Unavailable
+from milepost.errors import Corrupt, InvalidConfig, Unavailable
 from milepost.maintenance import Amount, Ready, ThreadPlan, by_policy, carry_out, plan_thread
 from milepost.observe import Watch, hushed, log, thread_hash
 from milepost.parents import Place
@@ -60,8 +61,9 @@ class Hooks:
         return nullcontext()
 
     def archive(self, thread: str, batch: Batch) -> object:
-        """Takes checkpoints that are about to go, with their pending writes and the packs of both, and first of all the
-        attachments of the thread. They go as soon as it has returned; with False, which says that it did not take them,
+        """Takes checkpoints that are about to go, with their pending writes and the packs of both, beside the ancestors that
+        their delta channels are rebuilt from, some of which may stay, and first of all the attachments of the thread.
+        They go as soon as it has returned; with False, which says that it did not take them,
         they stay, and the thread is planned anew. May be called several times for a thread, and again with the same
         after a crash."""
         return None
@@ -183,9 +185,20 @@ class Order:
     """Whether the store keeps one, whose unsettled calls hold checkpoints."""
     clock: Callable[[], float] = time.time
     progress: Progress | None = None
+    """Called after each thread: how many were looked at, and what became of the last one."""
     stop: Callable[[], bool] = lambda: False
     """Asked before each thread."""
-    """Called after each thread: how many were looked at, and what became of the last one."""
+
+    def now(self) -> float:
+        """What the clock says. Raises `InvalidConfig` for what is no time: by that, everything could be old."""
+        now: object = self.clock()
+        if isinstance(now, bool) or not isinstance(now, int | float) or not math.isfinite(now):
+            raise InvalidConfig(
+                f"clock returned {now!r:.200}: it must return the seconds since the epoch, as a finite number",
+                what="clock",
+                value=repr(now),
+            )
+        return float(now)
 
 
 def policies_of(policy: object) -> tuple[Retention, ...]:
@@ -239,6 +252,7 @@ async def maintain(store: Store, codec: Codec, order: Order, history: History, a
     asker = Asker(order.hooks, ask, watch)
     reports: list[ThreadReport] = []
     seen = 0
+    order.now()  # wrong for one thread, it is wrong for all
     after: tuple[str, ...] | None = None
     while True:
         threads, after = await _page(store, order, after)
@@ -373,7 +387,7 @@ class _Job:
                 return held
 
     async def _plan(self, held: Collection[Place] | None) -> ThreadPlan | None:
-        order, now = self.order, self.order.clock()
+        order, now = self.order, self.order.now()
         choose = by_policy(order.policies, self.thread, now, held)
 
         def compact(survey: Survey) -> Coroutine[Any, Any, Compacted | None]:
@@ -395,7 +409,8 @@ class _Job:
             if archives and step.checkpoints:
                 hooks = self.order.hooks
                 with hooks.archiving(self.thread):
-                    batch = await batch_of(self._store, self.thread, {*step.checkpoints, *beside})
+                    places = await self._with_ancestors(step.checkpoints)
+                    batch = await batch_of(self._store, self.thread, {*places, *beside})
                     counts = {"checkpoints": len(batch.rows), "writes": len(batch.writes), "packs": len(batch.packs)}
                     given: dict[str, Any] = {"size": size_of(batch), **counts}
                     taken = await self.asker.ask("archive", self.thread, self.thread, batch, **given)
@@ -406,6 +421,22 @@ class _Job:
             return known or await self._free(held)
 
         return ready
+
+    async def _with_ancestors(self, places: Collection[Place]) -> set[Place]:
+        """`places`, with what their delta channels are rebuilt from, also where that stays in the thread."""
+        outline = await self._store.outline(self.thread)
+        if outline is None:
+            return set(places)
+        survey = Survey(self._store, self._codec, self.thread, outline)
+        try:
+            needed = await survey.chosen(lambda lineage: lineage.rows.keys() & places)
+        except Corrupt as exc:
+            # Nobody is to keep for ever what cannot be read, nor the rest of the thread with it.
+            log.warning(
+                "what thread %s loses is archived without its ancestors: %s", thread_hash(self.thread), exc.message
+            )
+            needed = None
+        return {*places, *(needed or ())}
 
     def report(self, outcome: Outcome, *, deleted: bool = False, error: str = "") -> ThreadReport:
         before = self._before or Amount()

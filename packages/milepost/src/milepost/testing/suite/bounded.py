@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -70,6 +71,18 @@ def later(days: float) -> Any:
 
 class Policies(Behaviours):
     """What `maintain` keeps by policy reads as before, and the rest is gone."""
+
+    @pytest.mark.parametrize("now", [math.nan, math.inf, -math.inf, "1", None, True])
+    async def test_a_clock_that_tells_no_time(self, lab: Lab, now: Any) -> None:
+        """By that, every thread would be old."""
+        chain = await grown(lab.saver, steps=3)
+        policy = Retention(keep_last=1, idle_thread="365d")
+        with pytest.raises(InvalidConfig, match="clock returned"):
+            await lab.saver.maintain(policy, clock=lambda: now)
+        told = iter((time.time(), now))
+        (report,) = (await lab.saver.maintain(policy, clock=lambda: next(told))).threads
+        assert (report.outcome, "clock returned" in report.error) == ("failed", True)
+        assert len(await chain.ids()) == 3
 
     async def test_the_newest_stay(self, lab: Lab) -> None:
         chain = await grown(lab.saver)

@@ -10,7 +10,9 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, DeltaChannelHistory, writes_sort_key
 from langgraph.checkpoint.serde.types import _DeltaSnapshot  # LangGraph has no public name for it
 
+from milepost.archive import frames
 from milepost.errors import Conflict, Corrupt
+from milepost.retention import Retention
 from milepost.testing.chain import Chain, at, checkpoint
 from milepost.testing.lab import Face, Lab
 from milepost.testing.same import assert_same
@@ -299,6 +301,29 @@ class DeltaUpkeep(Behaviours):
         await lab.saver.prune(["thread"])
         assert_same(sub.live, await rebuilt(lab.saver, sub.chain.latest))
         assert_same(before, await rebuilt(lab.saver, run.chain.latest))
+
+    async def test_what_was_archived_is_rebuilt_from_what_stays(self, lab: Lab) -> None:
+        """The ancestors of what goes are in the archive as well, each once as long as it does not change."""
+        run = await _parallel(lab, 12)
+        await lab.saver.pin(at("thread", "", "0006"))
+        folder = lab.archive()
+        for number in range(20):
+            await run.step(("", f"x{number}", [number]), snapshot=number % 6 == 5)
+            await lab.saver.maintain(Retention(keep_last=2), hooks=folder)
+            assert_same(run.live, await rebuilt(lab.saver, run.chain.latest))
+        path = folder.path_of("thread")
+        rows = [(row.id, row.parent) for frame in frames(path) for row in frame.batch.rows]
+        assert len(rows) == len(set(rows))
+        writes = [write for frame in frames(path) for write in frame.batch.writes]
+        assert len(writes) == len(set(writes))
+        restored = await lab.saver.restore(path, "as it was")
+        gone = run.at.keys() - set(await run.chain.ids())
+        async for saver in lab.views():
+            found = await saver.ids(at("as it was"))
+            assert len(found) == restored.checkpoints
+            assert gone < set(found)
+            for id in found:
+                assert_same(run.at[id], await rebuilt(saver, at("as it was", "", id)), f"at {id}")
 
     async def test_copy(self, lab: Lab) -> None:
         run = await _parallel(lab, 10)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from milepost.archive import ArchiveFolder
-from milepost.errors import InvalidConfig, ThreadDeleted
+from milepost.errors import Conflict, InvalidConfig, ThreadDeleted
 from milepost.filling import Filling
 from milepost.ledger import Succeeded
 from milepost.maintenance import Amount
@@ -173,6 +174,68 @@ class Sweeps(Behaviours):
         async with Filling(lab.store, "target", "copy_thread") as filling:
             await filling.load(batch)
             raise OSError("the source is gone")
+
+    @pytest.mark.parametrize("parts", ["packs first", "writes first", "checkpoints first"])
+    async def test_what_is_deleted_while_it_is_filled(self, lab: Lab, parts: str) -> None:
+        """Whoever fills it is told, in the middle and at the end, and nothing of it comes back."""
+        chain = await grown(lab.saver, "source", 4)
+        await chain.writes(("n", 1))
+        export = await _all_of(lab, "source")
+        packs, writes = Batch(packs=export.packs), Batch(writes=export.writes)
+        rows = [Batch(rows=export.rows[:2]), Batch(rows=export.rows[2:])]
+        given = {
+            "packs first": [packs, writes, *rows],
+            "writes first": [writes, *rows, packs],
+            "checkpoints first": [*rows, writes, packs],
+        }[parts]
+        for deleted in range(1, len(given) + 1):
+            with pytest.raises(Conflict, match="was deleted, or shortened, while copy_thread filled it") as caught:
+                await self._filled(lab, given, deleted)
+            assert caught.value.thread == "target"
+            assert await lab.store.outline("target") is None
+            assert _told(await lab.saver.sweep()) == []
+        await self._filled(lab, given, None)
+        assert [len(await lab.saver.list(at(name))) for name in ("source", "target")] == [4, 4]
+
+    async def _filled(self, lab: Lab, batches: Sequence[Batch], deleted: int | None) -> None:
+        async with Filling(lab.store, "target", "copy_thread") as filling:
+            for number, batch in enumerate(batches, 1):
+                await filling.load(batch)
+                if number == deleted:
+                    await lab.saver.delete_thread("target")
+
+    async def test_what_comes_after_such_a_deletion_stays(self, lab: Lab) -> None:
+        await grown(lab.saver, "source", 4)
+        export = await _all_of(lab, "source")
+        new = Chain(lab.saver, "target")
+
+        async def fill() -> None:
+            async with Filling(lab.store, "target", "restore") as filling:
+                await filling.load(export)
+                await lab.saver.delete_thread("target")
+                await new.put({"n": 1}, id="of its own")
+                await filling.load(export)
+
+        with pytest.raises(Conflict, match="filled it"):
+            await fill()
+        assert await new.ids() == ["of its own"]
+        assert _told(await lab.saver.sweep()) == [("copy", "target", False)], "it may be half of something"
+
+    async def test_a_part_that_is_loaded_again_hides_no_deletion(self, lab: Lab) -> None:
+        """As a store does that tells of some packs once more. Here the deletion comes between the look and the load."""
+        await grown(lab.saver, "source", 4)
+        export = await _all_of(lab, "source")
+
+        async def fill() -> None:
+            async with Filling(lab.store, "target", "copy_thread") as filling:
+                await filling.load(export)
+                await lab.saver.delete_thread("target")
+                await lab.store.load("target", Batch(packs=export.packs))
+                await filling.load(Batch(packs=export.packs))
+
+        with pytest.raises(Conflict, match="filled it"):
+            await fill()
+        assert await lab.store.outline("target") is None
 
     async def test_what_counts_stays(self, lab: Lab) -> None:
         chain = await grown(lab.saver, "deleted", 2)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from itertools import count
+from typing import Any, Literal, cast
 
 import pytest
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.base import CheckpointTuple
 
 from milepost.errors import Conflict, ThreadDeleted
+from milepost.retention import Retention
+from milepost.store import Batch, Store
 from milepost.testing.chain import Chain, at, checkpoint, id_of, inside
 from milepost.testing.lab import Face, Lab
 from milepost.testing.same import assert_same
 from milepost.testing.suite.basis import Behaviours
+from milepost.testing.suite.leases import store_of
 
 AHEAD = HumanMessage("ahead " + "of its checkpoint " * 30, id="ahead")
 
@@ -40,6 +44,41 @@ def _bare(found: list[CheckpointTuple], thread: str) -> list[Any]:
     return [tuple(item) for item in found]
 
 
+async def _parts(store: Store, thread: str, first: int = 99) -> tuple[list[Batch], tuple[str, ...] | None]:
+    """The first parts of an export, small ones, and where it goes on."""
+    parts: list[Batch] = []
+    after: tuple[str, ...] | None = None
+    while len(parts) < first:
+        part = await store.export(thread, after, 12)
+        assert part is not None
+        parts.append(part)
+        if (after := part.cursor) is None:
+            break
+    return parts, after
+
+
+async def _rest(store: Store, thread: str, after: tuple[str, ...]) -> list[Batch]:
+    """What comes after that. Nothing may end an export but its last part."""
+    parts: list[Batch] = []
+    cursor: tuple[str, ...] | None = after
+    while cursor is not None:
+        part = await store.export(thread, cursor, 12)
+        assert part is not None
+        parts.append(part)
+        cursor = part.cursor
+    return parts
+
+
+def _whole(parts: list[Batch]) -> dict[Any, Any]:
+    """Each checkpoint as it was handed out last, with all pending writes that were handed out of it."""
+    rows = {(row.ns, row.id): (row.parent, row.header) for part in parts for row in part.rows}
+    writes = {(ns, id): set[Any]() for ns, id in rows}
+    for part in parts:
+        for ns, id, write in part.writes:
+            writes.setdefault((ns, id), set()).add(write[:5])
+    return {place: (rows.get(place), writes[place]) for place in writes}
+
+
 class Prune(Behaviours):
     """`prune` by "keep_latest" keeps the latest checkpoint of each namespace, whole."""
 
@@ -64,6 +103,23 @@ class Prune(Behaviours):
             assert await saver.ids(root.latest) == ["0004", "0003"]
             assert await saver.ids(child.latest) == ["0004c", "0002c"]
             assert await saver.ids(child.latest, before=root.at("0003"), limit=1) == ["0002c"]
+
+    @pytest.mark.parametrize("source", ["update", "fork"])
+    async def test_a_fork_that_is_the_latest_goes_on_as_before(self, lab: Lab, source: str) -> None:
+        """A subgraph that remembers is read as of the fork's parent, as after `maintain`."""
+        for thread in ("pruned", "maintained"):
+            root, child = Chain(lab.saver, thread), Chain(lab.saver, thread, ns="child")
+            for number in range(1, 4):
+                await root.put({"n": number})
+                await child.put({"y": number}, metadata={"parents": {"": f"{number:04}"}}, id=f"{number:04}c")
+            await root.put({"n": 9}, parent="0002", metadata={"source": source})
+        await lab.saver.prune(["pruned"])
+        await lab.saver.maintain(Retention(keep_last=1), threads=["maintained"])
+        async for saver in lab.views():
+            for thread in ("pruned", "maintained"):
+                assert await saver.ids(at(thread)) == ["0004", "0002"]
+                assert await saver.ids(at(thread, "child"), before=at(thread, "", "0002"), limit=1) == ["0001c"]
+            assert await saver.ids(at("pruned", "child")) == await saver.ids(at("maintained", "child"))
 
     async def test_room_is_given_back(self, lab: Lab) -> None:
         chain = Chain(lab.saver)
@@ -391,6 +447,51 @@ class Copies(Behaviours):
         # The checkpoint is back, because somebody wanted it: the run may go on from it.
         await target.put({"x": 2})
         assert await target.ids() == ["0002", "0001"]
+
+    @pytest.mark.parametrize("how", ["shortened", "deleted", "begun anew"])
+    async def test_what_is_taken_away_meanwhile(
+        self, lab: Lab, how: Literal["shortened", "deleted", "begun anew"]
+    ) -> None:
+        """An export tells all of what was there, or is refused. It is never of two states of the thread."""
+        store = await store_of(lab.saver)
+        for first in count(1):
+            await _busy(lab.saver, thread := f"thread {first}")
+            before = _whole((await _parts(store, thread))[0])
+            parts, after = await _parts(store, thread, first)
+            if how == "shortened":
+                await lab.saver.prune([thread])
+            else:
+                await lab.saver.delete_thread(thread)
+            if how == "begun anew":
+                await Chain(lab.saver, thread).put({"n": 1}, id="9998")
+            try:
+                parts += await _rest(store, thread, after) if after is not None else ()
+            except Conflict:
+                continue
+            assert _whole(parts) == before
+            if after is None:
+                break
+
+    async def test_what_is_rewritten_meanwhile(self, lab: Lab) -> None:
+        """Of each checkpoint, an export has the old one with its writes, or the new one."""
+        store = await store_of(lab.saver)
+        for first in count(1):
+            await _busy(lab.saver, thread := f"thread {first}")
+            before = _whole((await _parts(store, thread))[0])
+            parts, after = await _parts(store, thread, first)
+            chart = await store.chart(thread)
+            assert chart is not None
+            rows = tuple(row._replace(header=chart.rows[0].header) for row in chart.rows if row.id >= "0003")
+            writes = (("", "0006", chart.writes["", "0006"][0]._replace(task="new")),)
+            assert await store.rewrite(thread, Batch(rows, writes), chart.token)
+            now = _whole((await _parts(store, thread))[0])
+            try:
+                parts += await _rest(store, thread, after) if after is not None else ()
+            except Conflict:
+                continue
+            assert {place for place, one in _whole(parts).items() if one not in (before[place], now[place])} == set()
+            if after is None:
+                break
 
     async def test_a_copy_of_more_than_a_page(self, lab: Lab) -> None:
         chain = Chain(lab.saver)
