@@ -415,9 +415,8 @@ async def test_a_subgraph_of_a_renamed_node_is_answered_where_it_waits(
     after = _after(saver, _schema(Lines, 2, ms.rename_node("child", "kid")))
     graph = _around(after, "kid")
     (waits,) = [one for one in await flavour.history(graph, ONE) if one.interrupts]
-    place: RunnableConfig = {
-        "configurable": {key: waits.config["configurable"][key] for key in ("thread_id", "checkpoint_id")}
-    }
+    inner = waits.config.get("configurable", {})
+    place: RunnableConfig = {"configurable": {key: inner[key] for key in ("thread_id", "checkpoint_id")}}
     (question,) = waits.interrupts
     assert [one.id for one in (await flavour.state(graph, place)).interrupts] == [question.id]
     assert after.question_ids(place)[question.id] == question.id
