@@ -280,8 +280,7 @@ def _process(target: Any, *arguments: Any) -> Generator[tuple[Any, Connection]]:
     try:
         yield process, link
     finally:
-        if process.is_alive() and process.pid:
-            os.kill(process.pid, signal.SIGKILL)
+        process.kill()  # it may end just then by itself
         process.join()
         link.close()
 
