@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from milepost.codec.coding import OwnCoding
 from milepost.codec.items import Block, Item, Many
-from milepost.codec.lanes import Fresh, Lanes
+from milepost.codec.lanes import Fresh, Lanes, of_list
 from milepost.codec.values import Serializer
 
 CODING = OwnCoding(Serializer())
@@ -28,6 +28,13 @@ def test_each_lane_has_numbers_in_a_row_and_a_writer_of_its_own() -> None:
     assert one[0] != two[0]
     assert lanes.allocate(("", "a"), 1) == (one[0], 3)
     assert lanes.allocate(("", "b"), 1) == (two[0], 2)
+
+
+def test_calls_of_a_subgraph_share_its_lanes() -> None:
+    for ns in ("", "node", "node|inner"):
+        assert of_list(ns, "m") == (ns, "m")
+    assert of_list("node:1f-2|inner:3", "m") == of_list("node:9|inner:8a", "m") == ("node|inner", "m")
+    assert Lanes().of_write("node:1", "m", PATH) == ("node", "m")
 
 
 def test_only_the_last_numbers_can_be_given_back() -> None:

@@ -18,7 +18,7 @@ from milepost.codec.envelope import Vault, unwrap, wrap
 from milepost.codec.header import Header, front, open_header, open_layouts, reseal_header, seal_header, with_fact
 from milepost.codec.heard import Heard
 from milepost.codec.items import Inline, Many, One, Piece, cut, size
-from milepost.codec.lanes import Fresh, Lane
+from milepost.codec.lanes import Fresh, Lane, of_list
 from milepost.codec.layout import (
     DELTAS,
     INLINE,
@@ -190,7 +190,7 @@ class Codec:
                 self._settle(draft, lambda _: False)
             # Most channels are a few bytes, which have no address.
             pieces: list[tuple[Lane, Piece]] = [
-                (() if type(piece) is One else (draft.ns, channel), piece)
+                (() if type(piece) is One else of_list(draft.ns, channel), piece)
                 for channel, piece in draft.pieces.items()
                 if type(piece) is not Inline and not isinstance(piece, tuple)
             ]

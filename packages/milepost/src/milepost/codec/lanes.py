@@ -5,10 +5,13 @@ stored between its items. What a task writes to a channel is mostly what the cha
 got without a task, such as an input, comes between them: they share a lane. Unless what such a task writes is not what the
 list has afterwards: LangGraph gives messages their ids after the write of them may have been encoded. Such writes have a lane of
 their own, and the list does not refer to it also where it could: what it took of such a lane would lie in pieces.
+
+All calls of a subgraph share its lanes: their lists are short and many, and packs are merged within a lane.
 """
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -18,8 +21,8 @@ from itertools import islice
 from milepost.codec.items import Item, Many
 
 Lane = tuple[str, ...]
-"""(ns, channel): the items of its list. (ns, channel, task path): what such a task writes, and the list does not take as it is.
-(): all other items."""
+"""(graph, channel): the items of its list. (graph, channel, task path): what such a task writes, and the list does not take as it
+is. (): all other items. The graph is the namespace without the ids of tasks."""
 
 _MOST = 256
 """Lanes, and channels whose last writes are remembered."""
@@ -28,6 +31,14 @@ _TAIL = 32
 _MISSED, _APART, _WORST = 3, 4, 8
 """What a write counts that the list does not take as it is (one that it takes counts -1), from which sum on such writes have a
 lane of their own, and the greatest sum: where less than a quarter of them is missed, they share the list's."""
+
+
+_CALL = re.compile(r":[^|]*")
+
+
+def of_list(ns: str, channel: str) -> Lane:
+    """The lane of the items of a channel's list."""
+    return (_CALL.sub("", ns) if ":" in ns else ns), channel
 
 
 def is_apart(lane: Lane) -> bool:
@@ -73,7 +84,9 @@ class Lanes:
 
     def of_write(self, ns: str, channel: str, path: str) -> Lane:
         """The lane of what a task of this path writes."""
-        return (ns, channel, path) if self._scores.get((ns, channel, path), 0) >= _APART else (ns, channel)
+        shared = of_list(ns, channel)
+        apart = (*shared, path)
+        return apart if self._scores.get(apart, 0) >= _APART else shared
 
     def wrote(self, ns: str, channel: str, checkpoint: str, path: str, item: Item) -> None:
         """The last item of what a task has written at a checkpoint."""
@@ -87,7 +100,7 @@ class Lanes:
         if written:
             tail = {item.digest for item in islice(_from_the_end(piece), _TAIL + 2 * len(written))}
             for path, digest in written.items():
-                lane = (ns, channel, path)
+                lane = (*of_list(ns, channel), path)
                 score = self._scores.pop(lane, 0) + (-1 if digest in tail else _MISSED)
                 if score > 0:
                     self._scores[lane] = min(score, _WORST)

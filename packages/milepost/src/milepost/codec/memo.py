@@ -34,6 +34,8 @@ _CHECKPOINTS = 8
 """How many checkpoints of a namespace are remembered: the parent of the next put is among them."""
 _NAMESPACES = 256
 """And of how many namespaces: a step may call many subgraphs at once."""
+_LOOSE = 64
+"""Of how many lanes small packs are merged: each put looks through them."""
 _KNOWN_COST = 200
 
 _data = attrgetter("data")
@@ -95,8 +97,8 @@ class ThreadMemo:
         self._packs: set[tuple[int, int, int]] = set()
         """(writer, first, count) of the packs whose items are in `known`."""
         self._merging = merging
-        self._loose: dict[int, Loose] = {}
-        """By writer."""
+        self._loose: OrderedDict[int, Loose] = OrderedDict()
+        """By writer, of the lanes that were used last."""
 
     def at(self, epoch: int) -> None:
         """Addresses of another generation than `epoch` are worth nothing from now on."""
@@ -149,7 +151,7 @@ class ThreadMemo:
         self.size += _KNOWN_COST * len(fresh.items)
 
     def due(self) -> Sequence[Pack]:
-        """Small packs that are to be stored as one."""
+        """Small packs of one writer that are to be stored as one."""
         for loose in self._loose.values():
             before = loose.size
             run = loose.due()
@@ -162,9 +164,12 @@ class ThreadMemo:
         """The store acknowledged a pack of one of these writers."""
         if self._merging:
             loose = self._loose.setdefault(pack.writer, Loose())
+            self._loose.move_to_end(pack.writer)
             before = loose.size
             loose.add(pack)
             self.size += loose.size - before
+            if len(self._loose) > _LOOSE:
+                self.size -= self._loose.popitem(last=False)[1].size
 
     def merged(self, run: Sequence[Pack], pack: Pack) -> None:
         """The store acknowledged `pack` in the place of `run`."""

@@ -285,6 +285,22 @@ class RunsThatMerge(Behaviours):
             assert_same(sorted((f"task {n:02}", "m", [one]) for n, one in enumerate(written)), sorted(before))
 
     @needs("merging")
+    async def test_calls_of_a_subgraph(self, lab: Lab) -> None:
+        """Each is a namespace of its own, and puts little."""
+        for number in range(60):
+            for call in (1, 2):
+                chain = Chain(lab.saver, ns=f"node:{number:08}-{call}|inner:{number:08}-{call}")
+                lines = [words(1000 * call + number), words(-1000 * call - number)]
+                for count in (1, 2):
+                    await chain.put({"m": [HumanMessage(line, id=line) for line in lines[:count]]})
+        assert (await lab.saver.stats("thread")).packs < 60
+        async for saver in lab.views():
+            found = (await saver.got(at("thread", "node:00000007-2|inner:00000007-2"))).checkpoint["channel_values"][
+                "m"
+            ]
+            assert [one.content for one in found] == [words(2007), words(-2007)]
+
+    @needs("merging")
     async def test_a_thread_that_is_deleted_between(self, lab: Lab) -> None:
         await grown(lab.saver, steps=39)
         await (lab.open()).delete_thread("thread")
