@@ -254,7 +254,8 @@ class Keeping(ABC):
         that, or into `thread_id`.
 
         Checkpoints have the parents that they had when they were first archived: one whose parent had gone before has none.
-        With them are the ancestors that their delta channels are rebuilt from. Safe to repeat. Keys that sealed what is archived must be among the saver's.
+        With them are the ancestors that their delta channels are rebuilt from. Safe to repeat. Keys that sealed what is
+        archived must be among the saver's.
 
         Raises `Conflict` when the thread has checkpoints that are not in the archive, or is deleted meanwhile, and
         `Corrupt`.

@@ -9,7 +9,7 @@ from milepost.errors import MilepostError
 from milepost.ledger.bubbling import GraphBubbleUp, GraphInterrupt
 
 
-def pause_id(thread: str, key: str, question: str = "") -> str:
+def pause_id(thread: str, key: str, question: str) -> str:
     """The id of the interrupt by which a call pauses its run: 32 hex digits, the same each time the same is asked.
 
     `question` is what is asked, and about which attempt: an answer to one is none to another.

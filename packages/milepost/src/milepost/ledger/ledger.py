@@ -424,11 +424,10 @@ class Ledger:
 
         `key` is a `CallRecord`, or its `CallRecord.key`. Of a record, the verdict is about the attempt that it shows: if the
         call was performed again since, this raises `Conflict`. Of a key, it is about whichever is the last one. Without
-        `thread_id` a key is looked for among keys of global scope, then among the
-        unsettled calls of all threads, and only then among all calls of all threads, which takes its time. Raises
-        `InvalidConfig` when there is no such call, or one in several threads, and `Conflict` when there is nothing to
-        decide: it is settled, its owner's lease has not ended, or, for `not_applied`, a worker that crashed might still
-        act on it after `wait_timeout`.
+        `thread_id` a key is looked for among keys of global scope, then among the unsettled calls of all threads, and only
+        then among all calls of all threads, which takes its time. Raises `InvalidConfig` when there is no such call, or
+        one in several threads, and `Conflict` when there is nothing to decide: it is settled, its owner's lease has not
+        ended, or, for `not_applied`, a worker that crashed might still act on it after `wait_timeout`.
         """
         thread = None if thread_id is None else _thread_or_global(thread_id)
         return run(self._upkeep.resolve(self.core.blocking(), key, verdict, by=by, note=note, thread=thread))

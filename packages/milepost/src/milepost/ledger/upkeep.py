@@ -119,6 +119,11 @@ class Upkeep:
         self, hands: Hands, call: str | CallRecord, verdict: Verdict, *, by: str, note: str, thread: str | None
     ) -> CallRecord:
         """See `milepost.ledger.Ledger.resolve`."""
+        asked: object = call
+        if not isinstance(asked, str | CallRecord):
+            raise InvalidConfig(
+                f"the call is {asked!r:.200}: pass its record, or the record's key", what="key", value=repr(asked)[:200]
+            )
         seen = None if isinstance(call, str) else call
         key, thread = (call, thread) if isinstance(call, str) else (call.key, call.thread)
         given: object = verdict

@@ -288,6 +288,9 @@ class CallsInDoubt(Behaviours):
             await worker.resolve(keys[0], not_applied(), thread_id="thread")
         with pytest.raises(InvalidConfig):
             await worker.resolve("no such key", applied())
+        no_call: Any = 5
+        with pytest.raises(InvalidConfig, match="its record"):
+            await worker.resolve(no_call, applied())
 
     @needs("ledger")
     async def test_a_key_is_found_without_its_thread(self, lab: Lab) -> None:
