@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import psycopg
@@ -41,10 +42,10 @@ class Bank:
         self.table = f"{place.schema}.payment"
         sql.execute(f"CREATE TABLE {self.table} (amount int)".encode())
 
-    def ledger(self, **options: Any) -> Ledger:
+    def ledger(self, saver: Saver | None = None, **options: Any) -> Ledger:
         tools = {"pay": transactional(max_duration=0)}
         given: dict[str, Any] = {"tools": tools, "lease": "1h", "wait_timeout": 0, "skew": 0, **options}
-        return Ledger(self.saver, **given)
+        return Ledger(saver or self.saver, **given)
 
     def pay(self, *, settles: bool = True, fails: bool = False, ends: bool = True) -> str:
         connection = self.connect()
@@ -101,6 +102,34 @@ def test_what_is_settled_is_not_checked_before_its_transaction_ends(bank: Bank) 
         return "paid"
 
     assert ledger.perform(REQUEST, pay).result == "paid"
+    assert bank.count() == 1
+
+
+@pytest.mark.parametrize("tenant", [None, "acme"])
+def test_a_savepoint_that_is_rolled_back_in_a_transaction_that_is_not(
+    bank: Bank, place: Place, tenant: str | None
+) -> None:
+    """The effect is there, and what settles it is not: nobody may perform it again by himself."""
+
+    def pay(*, commits: bool = True) -> str:
+        with bank.connect() as connection:
+            connection.execute(f"INSERT INTO {bank.table} VALUES (5)".encode())
+            with suppress(ZeroDivisionError), connection.transaction():
+                current_call().settle_with(connection, "paid")
+                raise ZeroDivisionError
+            if not commits:
+                connection.rollback()
+        return "paid"
+
+    with Saver(place.backend(), tenant=tenant) as saver:
+        ledger = bank.ledger(saver)
+        with pytest.raises(CallUnrecorded):
+            ledger.perform(REQUEST, lambda: pay(commits=False))
+        assert [record.state for record in ledger.calls("t")] == ["failed"]
+        with pytest.raises(CallUnrecorded):
+            ledger.perform(REQUEST, pay)
+        with pytest.raises(CallInDoubt, match="savepoint"):
+            ledger.perform(REQUEST, pay)
     assert bank.count() == 1
 
 

@@ -377,6 +377,15 @@ class PostgresStore:
     async def calls(self, query: CallQuery, after: tuple[str, ...] | None, limit: int) -> CallPage:
         return calls.page(await self._answers(calls.listing(self._queries, query, after, limit)), limit)
 
+    async def transaction(self) -> int:
+        """See `milepost.callstore.Joined`."""
+        return int((await self._answer("name a transaction", self._queries["call_transaction"].step({})))[0][0])
+
+    async def committed(self, transaction: int) -> bool:
+        """See `milepost.callstore.Joined`."""
+        step = self._queries["call_committed"].step({"transaction": wire.int8(transaction)})
+        return bool((await self._answer("ask for a transaction", step))[0][0])
+
     async def forget(self, thread: str, listed: Collection[tuple[str, int]]) -> None:
         await self._answers(calls.forgetting(self._queries, thread, listed))
 

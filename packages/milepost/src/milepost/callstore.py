@@ -186,6 +186,18 @@ class CallStore(Protocol):
         ...
 
 
+class Joined(Protocol):
+    """What a store of a backend that declares the capability "transactions" also has."""
+
+    async def transaction(self) -> int:
+        """Names the transaction that the store is in, whatever savepoint it is in."""
+        ...
+
+    async def committed(self, transaction: int) -> bool:
+        """Whether that transaction has ended, and was committed."""
+        ...
+
+
 @runtime_checkable
 class Joins(Protocol):
     """What a backend that declares the capability "transactions" also has."""

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Collection, Sequence
 from dataclasses import replace
 from typing import Final, Protocol, TypeVar, cast
 
-from milepost.callstore import CallAnswer, CallChange, CallPage, CallQuery, CallRow, CallStore, Joins
+from milepost.callstore import CallAnswer, CallChange, CallPage, CallQuery, CallRow, CallStore, Joined, Joins
 from milepost.errors import InvalidConfig, MilepostError
 from milepost.fences import Lease
 from milepost.places import MARK, check_id
@@ -288,6 +288,14 @@ class TenantStore:
             named = replace(query, thread=self._prefix + query.thread)
         page = await self._asked(self._calls.calls(named, after, limit))
         return page._replace(rows=tuple(self._record(row) for row in page.rows if self._own(row.thread)))
+
+    async def transaction(self) -> int:
+        """See `milepost.callstore.Joined`."""
+        return await self._asked(cast("Joined", self._store).transaction())
+
+    async def committed(self, transaction: int) -> bool:
+        """See `milepost.callstore.Joined`."""
+        return await self._asked(cast("Joined", self._store).committed(transaction))
 
     async def forget(self, thread: str, listed: Collection[tuple[str, int]]) -> None:
         await self._asked(self._calls.forget(self._prefix + thread, listed))

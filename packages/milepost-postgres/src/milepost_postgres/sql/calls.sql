@@ -197,6 +197,14 @@ WITH gone AS (
 )
 DELETE FROM {call} a USING gone WHERE a.thread = gone.thread AND a.target = gone.hash
 
+-- name: call_transaction
+-- The transaction at hand, not a savepoint in it.
+SELECT pg_current_xact_id()::text::int8
+
+-- name: call_committed
+-- Whether such a transaction was committed.
+SELECT coalesce(pg_xact_status(%(transaction)s::int8::text::xid8) = 'committed', false)
+
 -- name: load_calls
 -- Take over records, and their further keys, where there are none.
 WITH t AS MATERIALIZED (

@@ -62,6 +62,8 @@ class Call:
         """The stamp of the change by which a transaction of the application's settles the call, once it is committed."""
         self.joined: object = None
         """The connection of that transaction."""
+        self.transaction = 0
+        """Names it."""
         self.committed = False
         """That transaction is known to be committed."""
         self.over = False

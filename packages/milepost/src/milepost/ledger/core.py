@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from milepost.callstore import CallAnswer, CallChange, CallQuery, CallRow, CallStore, Joins, State
+from milepost.callstore import CallAnswer, CallChange, CallQuery, CallRow, CallStore, Joined, Joins, State
 from milepost.codec.calls import (
     call_key,
     fingerprint,
@@ -137,6 +137,7 @@ class Core(Arrival):
         if not answer.done:
             raise call.superseded()
         call.pledge, call.joined = change.stamp, connection
+        call.transaction = await cast("Joined", store).transaction()
 
     # Ending.
 
@@ -173,7 +174,7 @@ class Core(Arrival):
             call.committed = await self._committed(store, call)
             if call.committed:
                 return None
-            outcome = self._uncommitted(call, outcome)
+            outcome = await self._uncommitted(store, call, outcome)
         change = self._ending(call, outcome)
         row: CallRow | None = None
         for _ in range(_TRIES):
@@ -195,7 +196,7 @@ class Core(Arrival):
             return None
         raise call.superseded()
 
-    def _uncommitted(self, call: Call, outcome: Outcome) -> Outcome:
+    async def _uncommitted(self, store: CallStore, call: Call, outcome: Outcome) -> Outcome:
         """What an execution means whose transaction, if there was one, has not settled it."""
         backend = self.saver.operations.shared.backend
         if not call.pledge:
@@ -206,6 +207,11 @@ class Core(Arrival):
                 f"{call.tool!r} ended, and the transaction that settles its call is still open: end it in the tool",
                 **facts_of(call),
             )
+        if await cast("Joined", store).committed(call.transaction):
+            reason = (
+                "its transaction was committed without what settles it: that was in a savepoint which was rolled back"
+            )
+            return InDoubt(reason, ended=True)
         return outcome if isinstance(outcome, Suspended) else Failed("its transaction was rolled back")
 
     async def _committed(self, store: CallStore, call: Call) -> bool:
