@@ -432,9 +432,8 @@ class _Job:
             needed = await survey.chosen(lambda lineage: lineage.rows.keys() & places)
         except Corrupt as exc:
             # Nobody is to keep for ever what cannot be read, nor the rest of the thread with it.
-            log.warning(
-                "what thread %s loses is archived without its ancestors: %s", thread_hash(self.thread), exc.message
-            )
+            said = hushed(exc.message, self.thread)
+            log.warning("what thread %s loses is archived without its ancestors: %s", thread_hash(self.thread), said)
             needed = None
         return {*places, *(needed or ())}
 
